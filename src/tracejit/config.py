@@ -1,0 +1,87 @@
+"""Configuration: one frozen `Config`, one `with config(...)`; the environment is read here only.
+
+Also home of the per-thread modes (grad mode). Every trace guards on the modes and settings it read.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+__all__ = ["Config", "current", "modes", "override", "update"]
+
+
+def _flag(name: str) -> bool:
+    return os.environ.get(name, "") not in ("", "0", "false", "no")
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings. Change with `tracejit.config.update(...)` or for a while with `tracejit.config.override(...)`."""
+
+    eager: bool = False  # TRACEJIT_EAGER=1: compile nothing
+    backend: str = "llvm"  # llvm, numba, interpret
+    default_dtype: str = "f32"  # of Python floats and factory functions
+    threads: int = 0  # 0: as many as cores
+    cache_dir: str = ""  # TRACEJIT_CACHE_DIR; "" means the user's cache folder
+    dump: str = ""  # TRACEJIT_DUMP: folder for the text after each pass
+    verify_passes: bool = False  # TRACEJIT_VERIFY_PASSES=1: run the IR verifier after each pass
+    logs: tuple[str, ...] = ()  # TRACEJIT_LOGS=fallback,guards,...
+    hot: int = 2  # the call that is recorded first; compiled by call hot + 2
+    max_traces: int = 16  # traces kept per function
+
+    @classmethod
+    def from_environment(cls) -> Config:
+        """Defaults, overridden by TRACEJIT_* variables."""
+        env = os.environ
+        return cls(
+            eager=_flag("TRACEJIT_EAGER"),
+            backend=env.get("TRACEJIT_BACKEND", cls.backend),
+            threads=int(env.get("TRACEJIT_THREADS", "0")),
+            cache_dir=env.get("TRACEJIT_CACHE_DIR", ""),
+            dump=env.get("TRACEJIT_DUMP", ""),
+            verify_passes=_flag("TRACEJIT_VERIFY_PASSES"),
+            logs=tuple(filter(None, env.get("TRACEJIT_LOGS", "").split(","))),
+        )
+
+
+_current = Config.from_environment()
+
+
+def current() -> Config:
+    """The configuration in force."""
+    return _current
+
+
+def update(**settings: Any) -> None:
+    """Change settings for the process. Raises TypeError naming an unknown setting."""
+    global _current
+    known = {f.name for f in fields(Config)}
+    if bad := set(settings) - known:
+        raise TypeError(f"no setting named {sorted(bad)[0]!r}; settings are {', '.join(sorted(known))}")
+    _current = replace(_current, **settings)
+
+
+@contextmanager
+def override(**settings: Any) -> Iterator[None]:
+    """Change settings inside a `with` block."""
+    global _current
+    before = _current
+    update(**settings)
+    try:
+        yield
+    finally:
+        _current = before
+
+
+class _Modes(threading.local):
+    """Per-thread modes that change what an op means; traces guard on them."""
+
+    grad: bool = True
+
+
+modes = _Modes()

@@ -1,0 +1,1 @@
+"""Types, nodes, graphs and their text form. Start reading at `node.py`."""

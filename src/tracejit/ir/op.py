@@ -1,0 +1,143 @@
+"""One op, one class: its type rule, NumPy meaning, gradient, element and samples stand together.
+
+    class Tanh(Pointwise):
+        name = "tanh"
+        eval = staticmethod(np.tanh)
+        def vjp(self, g, y, x): return (g * (1 - y * y),)
+
+An `Op` subclass is a frozen dataclass; its fields are its attributes, equal by value. Calling an op on values emits it in
+their domain: Nodes give a Node, Tensors compute at once (and are recorded), scalars of a kernel body give a scalar Node.
+Ops are pure: randomness takes a state, mutation is made functional by the Tensor layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from tracejit.ir.dim import Extent
+from tracejit.ir.types import TensorType, TupleType, Type
+
+if TYPE_CHECKING:
+    from tracejit.ir.index import Index
+    from tracejit.ir.node import Node, Value
+
+__all__ = ["Array", "Op", "Reduce", "Sample"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+At = tuple["Index | Node", ...]  # one index per axis: affine, or a scalar i64 Node where data decides
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """What `Op.element` returns for a reduction: combine `element(r)` over all r in `extents`.
+
+    `kind` is one of sum, prod, max, min, argmax, argmin. max and min propagate NaN; argmax and argmin give the first
+    position (counted row-major over `extents`), with NaN the extreme, as NumPy and PyTorch do.
+    """
+
+    kind: str
+    extents: tuple[Extent, ...]
+    element: Callable[[tuple[Index, ...]], Node]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One set of inputs that exercises an op. `dims` names symbolic axes as (input, axis, symbol)."""
+
+    op: Op
+    inputs: tuple[Array, ...]
+    dims: tuple[tuple[int, int, str], ...] = ()
+    differentiable: bool = True  # False where the derivative does not exist at these inputs (ties, kinks, integers)
+    tolerance: float = 1e-5
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Op:
+    """Base of all primitives. Subclasses set `name`, and are registered by it."""
+
+    name: ClassVar[str] = ""
+    library: ClassVar[str | None] = None  # a runtime routine that may replace the loops
+    registry: ClassVar[dict[str, type[Op]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if name := cls.__dict__.get("name"):
+            if name in Op.registry and Op.registry[name].__qualname__ != cls.__qualname__:
+                raise TypeError(f"two ops are named {name}")
+            Op.registry[name] = cls
+
+    def infer(self, *types: TensorType) -> Type:
+        """The type rule. Raises OpError naming both types; every caller uses this one rule."""
+        raise NotImplementedError
+
+    def eval(self, *arrays: Array) -> Any:
+        """NumPy meaning: eager, constant folding, the oracle. Returns the dtype and shape that `infer` says."""
+        raise NotImplementedError(f"{self.name} has no NumPy meaning")
+
+    def vjp(self, g: Any, out: Any, *inputs: Any) -> tuple[Any, ...]:
+        """Cotangents of the inputs, None where there is none; written with operators and ops only, so it differentiates again.
+
+        For ops with several results `g` and `out` are tuples (entries of `g` may be None).
+        """
+        raise NotImplementedError(f"{self.name} has no gradient")
+
+    def element(self, at: At, *inputs: Callable[[At], Node]) -> Node | Reduce:
+        """ONE element of the result at `at`, from readers of the inputs: fusion is substitution."""
+        raise NotImplementedError(f"{self.name} is a library routine")
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
+        """The awkward inputs: sizes 0 and 1, a symbolic dim, nan, infinities, -0.0, each dtype it claims."""
+        return iter(())
+
+    @classmethod
+    def is_pullable(cls) -> bool:
+        """True where `element` is defined, so that a kernel can compute this op inside its reader's loop."""
+        return cls.element is not Op.element
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Emit this op on values of one domain (Nodes, or Tensors). Ops with several results give a tuple."""
+        return inputs[0].emit(self, inputs)
+
+
+@dataclass(frozen=True)
+class Param(Op):
+    """An input of a graph. Identity is the node's, never the op's."""
+
+    name = "param"
+    label: str
+    type: TensorType
+
+    def infer(self, *types: TensorType) -> Type:
+        return self.type
+
+    def vjp(self, g: Any, out: Any, *inputs: Any) -> tuple[Any, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class Item(Op):
+    """Result `index` of an op with several results."""
+
+    name = "item"
+    index: int
+
+    def infer(self, *types: Any) -> Type:
+        (t,) = types
+        return t.items[self.index]
+
+    def eval(self, *arrays: Any) -> Any:
+        return arrays[0][self.index]
+
+
+def results(type: Type) -> Sequence[TensorType]:
+    """The tensor types of an op's results, one or several."""
+    return type.items if isinstance(type, TupleType) else (type,)
+
+
+_ = field  # re-exported for op modules that need defaults
