@@ -11,10 +11,10 @@ from functools import cached_property
 from typing import Any
 
 from tracejit.ir.node import Node
-from tracejit.ir.op import Item, Op, Param
+from tracejit.ir.op import Op, Param
 from tracejit.ir.types import TensorType
 
-__all__ = ["Graph", "evaluate", "param", "run"]
+__all__ = ["Graph", "Range", "evaluate", "param", "rebuild", "run"]
 
 Range = tuple[int, str, int]  # lowest <= symbol <= highest
 
@@ -92,5 +92,3 @@ def rebuild(graph: Graph, replace: Mapping[Node, Node]) -> Graph:
     params = tuple(p for p in (new[p] for p in graph.params) if isinstance(p.op, Param))
     return Graph(graph.name, params, tuple(new[r] for r in graph.results), graph.ranges)
 
-
-_ = Item

@@ -12,20 +12,21 @@ Ops are pure: randomness takes a state, mutation is made functional by the Tenso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import struct
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tracejit.ir.dim import Extent
+from tracejit.ir.dim import Dim, Extent
 from tracejit.ir.types import TensorType, TupleType, Type
 
 if TYPE_CHECKING:
     from tracejit.ir.index import Index
     from tracejit.ir.node import Node, Value
 
-__all__ = ["Array", "Op", "Reduce", "Sample"]
+__all__ = ["Array", "At", "Item", "Op", "Param", "Reduce", "Sample", "attribute_key", "results", "same_op"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 At = tuple["Index | Node", ...]  # one index per axis: affine, or a scalar i64 Node where data decides
@@ -140,4 +141,26 @@ def results(type: Type) -> Sequence[TensorType]:
     return type.items if isinstance(type, TupleType) else (type,)
 
 
-_ = field  # re-exported for op modules that need defaults
+def attribute_key(value: Any) -> Hashable:
+    """A hashable that is equal exactly where two attributes mean the same.
+
+    Plain `==` does not do: it holds 0.0 equal to -0.0 and True to 1, nan different from itself, and raises on symbolic dims.
+    """
+    if isinstance(value, float):
+        return (float, struct.pack("d", value))
+    if isinstance(value, bool):
+        return (bool, value)
+    if isinstance(value, Dim):
+        return (Dim, value.terms)
+    if isinstance(value, tuple):
+        return tuple(attribute_key(v) for v in value)  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, TensorType):
+        return (value.dtype, attribute_key(value.shape), value.device)
+    if isinstance(value, Op):
+        return (type(value), *(attribute_key(getattr(value, f.name)) for f in fields(value)))
+    return value
+
+
+def same_op(a: Op, b: Op) -> bool:
+    """True where a and b are the same op with the same attributes."""
+    return type(a) is type(b) and attribute_key(a) == attribute_key(b)

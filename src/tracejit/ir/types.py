@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tracejit.ir.dim import Dim, Extent, Shape, product
+from tracejit.ir.dim import Dim, Extent, Shape, product, same
 from tracejit.ir.dtype import DType
 
-__all__ = ["TensorType", "TupleType", "Type"]
+__all__ = ["TensorType", "TupleType", "Type", "same_type"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +62,22 @@ class TupleType:
 
 
 Type = TensorType | TupleType
+
+
+def same_type(a: Type, b: Type) -> bool:
+    """True where a and b are the same type; False, never an error, where that depends on the symbols."""
+    if a is b:
+        return True
+    if isinstance(a, TupleType) or isinstance(b, TupleType):
+        ours, theirs = _items(a), _items(b)
+        return type(a) is type(b) and len(ours) == len(theirs) and all(map(same_type, ours, theirs))
+    return (
+        a.dtype is b.dtype
+        and a.device == b.device
+        and len(a.shape) == len(b.shape)
+        and all(map(same, a.shape, b.shape))
+    )
+
+
+def _items(t: Type) -> tuple[TensorType, ...]:
+    return t.items if isinstance(t, TupleType) else (t,)
