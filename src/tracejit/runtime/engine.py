@@ -1,0 +1,169 @@
+"""LLVM text to machine code that lives exactly as long as its `Code`.
+
+The text holds explicit vectors, so no mid-level pass runs: parse, select instructions, load. The object bytes go through
+the store (`store.py`); they name other code by symbol only, and addresses are bound at load time, so a file can be
+used by any process on the same kind of CPU. llvmlite is imported when the first text is compiled.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from tracejit.errors import BackendError
+from tracejit.runtime import store
+
+__all__ = ["Code", "assembly", "compile", "cpu_key", "simd_width", "vector_bits"]
+
+# Counts changes to what `_emit` does with a text; part of every key.
+VERSION: Final = "tracejit-1"
+
+_DEFINED = re.compile(r'^define\s+(?!internal|private)[^@]*@"?([\w.$-]+)"?\s*\(', re.MULTILINE)
+_DECLARED = re.compile(r'^declare\s[^@]*@"?([\w.$-]+)"?\s*\(', re.MULTILINE)
+
+
+class Code:
+    """Machine code in memory, and the address of every function it defines. Dropping it frees the memory."""
+
+    __slots__ = ("__weakref__", "_jit", "_library", "needs", "size", "symbols")
+
+    def __init__(self, jit: Any, library: Any, symbols: Mapping[str, int], size: int, needs: Sequence[object]) -> None:
+        self._jit = jit
+        self._library = library
+        self.symbols = MappingProxyType(dict(symbols))
+        self.size = size  # bytes of the object file
+        self.needs = tuple(needs)
+
+    def address(self, symbol: str) -> int:
+        """Where the function `symbol` starts."""
+        if (address := self.symbols.get(symbol)) is None:
+            raise BackendError(f"no function @{symbol} in this code; it defines {', '.join(self.symbols) or 'none'}")
+        return address
+
+    def __del__(self) -> None:
+        # The library refers to its engine, so it goes first.
+        self._library = None
+        self._jit = None
+
+
+_loaded: WeakValueDictionary[object, Code] = WeakValueDictionary()
+
+
+def compile(  # noqa: A001 - the word for it
+    text: str, *, opt: int = 2, symbols: Mapping[str, int] | None = None, needs: Sequence[object] = ()
+) -> Code:
+    """The machine code of an LLVM module for this CPU. The same text gives the same `Code` while one lives.
+
+    `opt` is the effort of instruction selection (0 is fastest to compile). `symbols` are the addresses of functions the
+    text declares; libm and libc are found by themselves. `needs` is what must live as long: whose addresses those are.
+    """
+    symbols = symbols or {}
+    key = f"{VERSION}|{cpu_key()}|{opt}|{sha256(text.encode()).hexdigest()}"
+    identity = (key, frozenset(symbols.items()))
+    if (code := _loaded.get(identity)) is not None:
+        return code
+    if (data := store.get(key)) is None:
+        data = _emit(text, opt)
+        store.put(key, data)
+    return _loaded.setdefault(identity, _load(text, data, symbols, needs))
+
+
+def assembly(text: str, *, opt: int = 2) -> str:
+    """The same module as assembly of this CPU, to read."""
+    module, machine = _parse(text, opt)
+    return machine.emit_assembly(module)
+
+
+def _parse(text: str, opt: int) -> tuple[Any, Any]:
+    llvm, machine = _llvm(), _machine(opt)
+    try:
+        module = llvm.parse_assembly(text)
+        module.triple, module.data_layout = machine.triple, str(machine.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise BackendError(f"LLVM refuses this text: {error}\n{text}") from error
+    return module, machine
+
+
+def _emit(text: str, opt: int) -> bytes:
+    module, machine = _parse(text, opt)
+    return machine.emit_object(module)
+
+
+def _load(text: str, data: bytes, symbols: Mapping[str, int], needs: Sequence[object]) -> Code:
+    llvm = _llvm()
+    # One engine per code (1.2 ms): a shared one keeps 10 kB for every library that ever was in it. JITLink lays all
+    # sections side by side, which the small code model relies on, and raises where the older linker aborts the process.
+    jit = llvm.create_lljit_compiler(_machine(2), use_jit_link=os.name != "nt", suppress_errors=True)
+    builder = llvm.JITLibraryBuilder().add_object_img(data).add_current_process()
+    for name, address in symbols.items():
+        builder.import_symbol(name, address)
+    defined = _DEFINED.findall(text)
+    for name in defined:
+        builder.export_symbol(name)
+    try:
+        library = builder.link(jit, "code")
+    except RuntimeError as error:
+        missing = [n for n in _DECLARED.findall(text) if not _is_known(n, symbols)]
+        why = f"it calls {', '.join(missing)}, which nobody defines" if missing else str(error)
+        raise BackendError(f"cannot load code of {', '.join(defined) or 'no function'}: {why}") from error
+    return Code(jit, library, {name: library[name] for name in defined}, len(data), needs)
+
+
+def _is_known(name: str, symbols: Mapping[str, int]) -> bool:
+    return name in symbols or name.startswith("llvm.") or _llvm().address_of_symbol(name) is not None
+
+
+# Any: llvmlite ships no types.
+@cache
+def _llvm() -> Any:
+    llvm = importlib.import_module("llvmlite.binding")
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+@cache
+def _target() -> Any:
+    return _llvm().Target.from_default_triple()
+
+
+def _machine(opt: int) -> Any:
+    cpu, features = _host()
+    return _target().create_target_machine(
+        cpu=cpu, features=features, opt=opt, reloc="pic", codemodel="small", jit=True
+    )
+
+
+@cache
+def _host() -> tuple[str, str]:
+    llvm = _llvm()
+    return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+
+
+@cache
+def cpu_key() -> str:
+    """What object code depends on beside its text: LLVM's version, this CPU and its features."""
+    version = ".".join(map(str, _llvm().llvm_version_info))
+    return "|".join((version, _target().triple, *_host()))
+
+
+@cache
+def vector_bits() -> int:
+    """Bits in a vector register worth using: 512, 256 or 128."""
+    features = set(_host()[1].split(","))
+    if {"+avx512f", "+avx512bw", "+avx512dq", "+avx512vl"} <= features:
+        return 512
+    return 256 if "+avx2" in features else 128
+
+
+def simd_width(itemsize: int) -> int:
+    """Elements of `itemsize` bytes in one vector register."""
+    return vector_bits() // (8 * itemsize)

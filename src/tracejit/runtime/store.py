@@ -1,0 +1,201 @@
+"""Compiled objects by content: a dictionary in memory over a folder of files, shared by processes, never trusted blindly.
+
+A file is `magic, sha256(key), sha256(data), data`: whatever fails those digests (a torn write, a flipped bit, another
+version's file) is removed and counts as a miss. Nothing here raises: a store that cannot write is only slower.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from tracejit import config
+
+__all__ = ["Stats", "Store", "current", "get", "put", "user_folder"]
+
+MAGIC = b"tjo1"
+HEADER = len(MAGIC) + 32 + 32
+SUFFIX = ".tjo"
+
+
+@dataclass
+class Stats:
+    """What a store did since the process began; `failures` are reads and writes the system refused."""
+
+    memory_hits: int = 0
+    disk_hits: int = 0
+    misses: int = 0
+    writes: int = 0
+    corrupt: int = 0
+    failures: int = 0
+
+
+class Store:
+    """`get` and `put` bytes by key, in memory up to `memory_bytes` and in `folder` up to `disk_bytes`, oldest out first."""
+
+    def __init__(self, folder: Path, *, memory_bytes: int = 32 << 20, disk_bytes: int = 512 << 20) -> None:
+        self.folder = folder
+        self.stats = Stats()
+        self._memory: OrderedDict[str, bytes] = OrderedDict()
+        self._memory_room = memory_bytes
+        self._disk_limit = disk_bytes
+        self._disk_used: int | None = None  # unknown until the first write looks
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> bytes | None:
+        """The bytes last put under `key`, or None."""
+        with self._lock:
+            if (data := self._memory.get(key)) is not None:
+                self._memory.move_to_end(key)
+                self.stats.memory_hits += 1
+                return data
+        data = self._read(key)
+        with self._lock:
+            if data is None:
+                self.stats.misses += 1
+                return None
+            self.stats.disk_hits += 1
+            self._remember(key, data)
+        return data
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep `data` under `key`. Concurrent writers are safe: each replaces the file whole."""
+        with self._lock:
+            self._remember(key, data)
+        try:
+            self._write(self._path(key), MAGIC + _digest(key.encode()) + _digest(data) + data)
+            self.stats.writes += 1
+        except OSError:  # missing rights, a full disk, a folder that cannot be made
+            self.stats.failures += 1
+
+    def forget(self) -> None:
+        """Empty the memory layer; files stay."""
+        with self._lock:
+            self._memory_room += sum(map(len, self._memory.values()))
+            self._memory.clear()
+
+    def _remember(self, key: str, data: bytes) -> None:
+        self._memory_room += len(self._memory.pop(key, b"")) - len(data)
+        self._memory[key] = data
+        while self._memory_room < 0:
+            self._memory_room += len(self._memory.popitem(last=False)[1])
+
+    def _path(self, key: str) -> Path:
+        return self.folder / (sha256(key.encode()).hexdigest() + SUFFIX)
+
+    def _read(self, key: str) -> bytes | None:
+        path = self._path(key)
+        try:
+            if not _is_private(self.folder):
+                self.stats.failures += 1
+                return None
+            blob = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError:
+            self.stats.failures += 1
+            return None
+        data = blob[HEADER:]
+        if blob[:HEADER] != MAGIC + _digest(key.encode()) + _digest(data):
+            self.stats.corrupt += 1
+            _quietly(os.unlink, path)
+            return None
+        _quietly(os.utime, path)  # youngest again, so that trimming spares it
+        return data
+
+    def _write(self, path: Path, blob: bytes) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(suffix=".tmp", dir=self.folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(blob)
+            os.replace(temporary, path)
+        except OSError:
+            _quietly(os.unlink, temporary)
+            raise
+        self._trim(len(blob))
+
+    def _trim(self, added: int) -> None:
+        """Delete the files longest unused once the folder is over its limit, down to three quarters of it."""
+        with self._lock:
+            if self._disk_used is not None and self._disk_used + added <= self._disk_limit:
+                self._disk_used += added
+                return
+            files: list[tuple[float, int, str]] = []
+            for entry in os.scandir(self.folder):
+                try:
+                    if entry.name.endswith((SUFFIX, ".tmp")):
+                        status = entry.stat()
+                        files.append((status.st_mtime, status.st_size, entry.path))
+                except OSError:  # another process trims too
+                    continue
+            used = sum(size for _, size, _ in files)
+            if used > self._disk_limit:
+                for _, size, path in sorted(files):
+                    if used <= self._disk_limit * 3 // 4:
+                        break
+                    _quietly(os.unlink, path)
+                    used -= size
+            self._disk_used = used
+
+
+def user_folder() -> Path:
+    """The folder the system gives applications for caches, ours in it."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "tracejit"
+
+
+def current() -> Store:
+    """The store of the configured folder."""
+    return _store(config.current().cache_dir)
+
+
+def get(key: str) -> bytes | None:
+    """The object code kept under `key`, or None. The key must name all the code depends on: text, versions, CPU."""
+    return current().get(key)
+
+
+def put(key: str, data: bytes) -> None:
+    """Keep object code under `key`, for this process and those to come."""
+    current().put(key, data)
+
+
+@cache
+def _store(cache_dir: str) -> Store:
+    try:
+        return Store(Path(cache_dir) if cache_dir else user_folder())
+    except RuntimeError:  # no home folder is known: keep to memory and a folder that cannot exist
+        return Store(Path(os.devnull) / "tracejit")
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether no stranger can put code there: what we read is run."""
+    return os.name == "nt" or not folder.stat().st_mode & 0o002
+
+
+def _digest(data: bytes) -> bytes:
+    return sha256(data).digest()
+
+
+def _quietly(act: Callable[[Path | str], None], path: Path | str) -> None:
+    with suppress(OSError):
+        act(path)
+
+
+# A lock held by another thread at the fork would stay held in the child.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_store.cache_clear)
