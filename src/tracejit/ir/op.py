@@ -12,10 +12,12 @@ Ops are pure: randomness takes a state, mutation is made functional by the Tenso
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -26,10 +28,52 @@ if TYPE_CHECKING:
     from tracejit.ir.index import Index
     from tracejit.ir.node import Node, Value
 
-__all__ = ["Array", "At", "Item", "Op", "Param", "Reduce", "Sample", "attribute_key", "results", "same_op"]
+__all__ = ["Array", "ArrayConst", "At", "Item", "Op", "Param", "Reader", "Reduce", "Sample", "attribute_key", "results", "same_op"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 At = tuple["Index | Node", ...]  # one index per axis: affine, or a scalar i64 Node where data decides
+
+
+class ArrayConst:
+    """A constant array as an attribute: equal and hashed by dtype, shape and bytes. Nobody may write to it afterwards."""
+
+    __slots__ = ("__dict__", "array")
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+
+    @cached_property
+    def digest(self) -> str:
+        """What identifies the contents."""
+        head = f"{self.array.dtype} {self.array.shape} ".encode()
+        return hashlib.sha256(head + np.ascontiguousarray(self.array).tobytes()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """A short name for the contents."""
+        return "c" + self.digest[:12]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ArrayConst) and (self.array is other.array or self.digest == other.digest)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"@{self.name}"
+
+
+class Reader(Protocol):
+    """An input as `Op.element` sees it: its type, and one element of it at an index."""
+
+    @property
+    def type(self) -> TensorType:
+        """The input's type."""
+        ...
+
+    def __call__(self, at: At) -> Node:
+        """The element at `at`, a scalar Node."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -87,7 +131,7 @@ class Op:
         """
         raise NotImplementedError(f"{self.name} has no gradient")
 
-    def element(self, at: At, *inputs: Callable[[At], Node]) -> Node | Reduce:
+    def element(self, at: At, *inputs: Reader) -> Node | Reduce:
         """ONE element of the result at `at`, from readers of the inputs: fusion is substitution."""
         raise NotImplementedError(f"{self.name} is a library routine")
 
