@@ -239,7 +239,7 @@ def test_workers_share_out_an_iterable_dataset():
 def test_workers_are_seeded_each_and_reproducibly():
     def draws(seed):
         tj.manual_seed(seed)
-        return [x for x in data.DataLoader(Draws(8), batch_size=None, num_workers=2)]
+        return list(data.DataLoader(Draws(8), batch_size=None, num_workers=2))
 
     assert draws(1) == draws(1) != draws(2)
     first, second, *_ = draws(1)

@@ -1,4 +1,7 @@
-"""Items to a batch: what can be a tensor becomes one with a new first axis, containers are kept (a plain tuple gives a list)."""
+"""Items to a batch: what can be a tensor becomes one with a new first axis, containers are kept.
+
+A plain tuple becomes a list, as in PyTorch, whose users assign to its members.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ __all__ = ["default_collate", "default_convert"]
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
-    """One batch of items: tensors, arrays and numbers are stacked; mappings and sequences are collated member by member.
+    """One batch of items: tensors, arrays and numbers are stacked, mappings and sequences collated member by member.
 
     >>> default_collate([(x0, 3), (x1, 5)])     # [stack([x0, x1]), tensor([3, 5])]
     """

@@ -1,7 +1,7 @@
 """DataLoader: a sampler's order, a dataset's items, a collate function's batches; in worker processes if asked.
 
-With `num_workers=0` a batch is computed when it is asked for. With more, worker processes compute ahead; the batches and
-their order are the same.
+With `num_workers=0` a batch is computed when it is asked for. With more, worker processes compute ahead; the batches
+and their order are the same.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class DataLoader(Generic[T_co]):
     """Iterates over batches of `dataset`; the arguments mean what they mean in PyTorch.
 
     `num_workers` processes are seeded one by one and end when the loop does, also by `break` or Ctrl-C (with
-    `persistent_workers`, when the loader does). An exception of a worker is raised here with the worker's traceback as a
-    note. With `timeout` seconds, a worker that delivers nothing for so long is reported with the line where it is.
+    `persistent_workers`, when the loader does). An exception of a worker is raised here with the worker's traceback as
+    a note. With `timeout` seconds, a worker that delivers nothing for so long is reported with the line where it is.
     `pin_memory` is accepted and does nothing: there is no memory to pin for the CPU.
     """
 
@@ -45,7 +45,7 @@ class DataLoader(Generic[T_co]):
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], Any] | None = None,
-        multiprocessing_context: Any = None,  # a start method's name or a multiprocessing context, which has no public type
+        multiprocessing_context: Any = None,  # a start method or a context, which has no public type
         generator: Generator | None = None,
         *,
         prefetch_factor: int | None = None,

@@ -1,4 +1,4 @@
-"""A sampler yields indices (a batch sampler yields lists of them); the order of a training run is decided here alone."""
+"""A sampler yields indices, a batch sampler lists of them; the order of a training run is decided here alone."""
 
 from __future__ import annotations
 

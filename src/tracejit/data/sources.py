@@ -1,4 +1,4 @@
-"""Real data: the handwritten digits that ship with the package, and IDX files, the format of MNIST and Fashion-MNIST."""
+"""Real data: the digits that ship with the package, and IDX files, the format of MNIST and Fashion-MNIST."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 
 
 
 def digits(train: bool = True) -> tuple[Array, Array]:
-    """Real handwritten digits: images u8[n, 8, 8] with values 0 to 16, labels i64[n]; 1437 for training, 360 for testing.
+    """Real handwritten digits: images u8[n, 8, 8] with values 0 to 16, labels i64[n]; 1437 to train, 360 to test.
 
     UCI Optical Recognition of Handwritten Digits (E. Alpaydin, C. Kaynak, 1998), CC BY 4.0: see DIGITS-LICENSE.md.
     """

@@ -1,9 +1,9 @@
 """Worker processes: batches computed elsewhere, in the order the sampler gave.
 
-A worker and its parent share one pipe. The parent sends (task, indices); the worker answers (task, kind, payload). Arrays
-cross it as raw bytes beside the pickle, so they are copied once. None instead of a task is the order to stop, and so is a
-closed pipe: no worker outlives its parent. Each worker sends from a thread of its own: a worker never waits
-for the parent to read before it takes its next task, and so neither side can wait for the other for ever.
+A worker and its parent share one pipe. The parent sends (task, indices), the worker answers (task, batch). Arrays cross
+it as raw bytes beside the pickle, so they are copied once. None instead of a task is the order to stop, and so is a
+closed pipe: no worker outlives its parent. Each worker sends from a thread of its own: it never waits for the parent to
+read before it takes its next task, and so neither side can wait for the other for ever.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def get_worker_info() -> WorkerInfo | None:
     return _info
 
 
-# -- what crosses the pipe ------------------------------------------------------------------------------------------------
+# -- what crosses the pipe
 
 
 class _Pickler(pickle.Pickler):
@@ -128,7 +128,7 @@ class _Failure:
         raise error
 
 
-# -- in the worker --------------------------------------------------------------------------------------------------------
+# -- in the worker
 
 
 def _main(
@@ -204,7 +204,7 @@ def _drain(out: queue.SimpleQueue[Any], pipe: Connection) -> None:
             _send(pipe, packed)
 
 
-# -- in the parent --------------------------------------------------------------------------------------------------------
+# -- in the parent
 
 
 @dataclass
@@ -317,7 +317,8 @@ class Pool:
             if indices is None
             else f"items {_some(indices)}"
         )
-        text = f"DataLoader worker {w.id} (pid {w.process.pid}) delivered nothing for {self.job.timeout:g} s; it is at {what}"
+        text = f"DataLoader worker {w.id} (pid {w.process.pid}) delivered nothing for {self.job.timeout:g} s"
+        text += f"; it is at {what}"
         if w.stacks.poll(0.1):
             text += "\n" + os.read(w.stacks.fileno(), 1 << 16).decode(errors="replace").rstrip()
         return text
