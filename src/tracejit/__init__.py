@@ -1,0 +1,104 @@
+"""tracejit: a tensor library with PyTorch's manners whose hot code runs as one native call.
+
+    import tracejit as tj
+
+    @tj.compile
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        opt.zero_grad(); loss.backward(); opt.step()
+        return loss
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from tracejit import config as config
+from tracejit import errors as errors
+from tracejit.ir.dtype import (
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
+from tracejit.ir.dtype import DType as dtype
+from tracejit.tensor import autograd as autograd
+from tracejit.tensor import random as random
+from tracejit.tensor.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from tracejit.tensor.creation import (
+    arange,
+    as_tensor,
+    asarray,
+    empty,
+    empty_like,
+    eye,
+    from_numpy,
+    full,
+    full_like,
+    linspace,
+    logspace,
+    ones,
+    ones_like,
+    scalar_tensor,
+    tensor,
+    zeros,
+    zeros_like,
+)
+from tracejit.tensor.functions import namespace as _namespace
+from tracejit.tensor.jit import assume_constant, callback, compile, disable, eager, pure
+from tracejit.tensor.modes import get_default_dtype, get_num_threads, set_default_dtype, set_num_threads
+from tracejit.tensor.random import (
+    Generator,
+    bernoulli,
+    default_generator,
+    get_rng_state,
+    initial_seed,
+    manual_seed,
+    multinomial,
+    normal,
+    rand,
+    rand_like,
+    randint,
+    randn,
+    randn_like,
+    randperm,
+    seed,
+    set_rng_state,
+)
+from tracejit.tensor.tensor import Device as device
+from tracejit.tensor.tensor import Size, Tensor
+
+__version__ = "0.1.0"
+
+float = float32
+double = float64
+half = float16
+long = int64
+int = int32
+short = int16
+bool = bool_
+
+for _name, _function in _namespace().items():
+    globals().setdefault(_name, _function)
+
+from tracejit import nn as nn  # noqa: E402  (nn is built on the names above)
+from tracejit import optim as optim  # noqa: E402
+
+_LAZY = ("data", "export", "tools")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return importlib.import_module(f"tracejit.{name}")
+    raise AttributeError(f"module 'tracejit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

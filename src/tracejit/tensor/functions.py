@@ -1,0 +1,140 @@
+"""The functions of the top-level namespace: composed ops under PyTorch's calling manners (`input=`, `out=`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from tracejit.errors import OpError
+from tracejit.ir import dtype as dt
+from tracejit.ir.dtype import DType
+from tracejit.ir.node import broadcast_shapes, common_dtype, expand_to
+from tracejit.ops import composed
+from tracejit.tensor import methods
+from tracejit.tensor.creation import check_dtype
+from tracejit.tensor.indexing import nonzero as _positions
+from tracejit.tensor.tensor import Tensor, assign
+
+# Python builtins and names that mean something else at the top level.
+_HIDDEN = {"embedding", "dropout"}
+
+
+def public(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn` accepting its first argument as `input=` and writing its result to `out=`."""
+
+    @wraps(fn)
+    def call(*args: Any, out: Any = None, **kwargs: Any) -> Any:
+        if "input" in kwargs:
+            args = (kwargs.pop("input"), *args)
+        result = fn(*args, **kwargs)
+        if out is None:
+            return result
+        if isinstance(result, tuple):
+            for o, v in zip(out, result, strict=True):
+                assign(o, v)
+            return out
+        return assign(out, result)
+
+    return call
+
+
+def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
+    """Positions of the elements that are not zero, [count, rank] i64 (or one tensor per axis)."""
+    return input.nonzero(as_tuple=as_tuple)  # type: ignore[attr-defined]
+
+
+def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
+    """`input` where `condition` holds, else `other`; with one argument the positions of the true elements."""
+    if input is None and other is None:
+        return nonzero(condition, as_tuple=True)
+    return composed.where(condition, input, other)
+
+
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    """The elements where `mask` holds, in a row."""
+    return methods.masked_select(input, mask)
+
+
+def equal(input: Tensor, other: Tensor) -> bool:
+    """Whether shapes and all elements agree."""
+    return methods.equal_tensors(input, other)
+
+
+def allclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+    """Whether all elements are close."""
+    return bool(composed.all(composed.isclose(input, other, rtol, atol, equal_nan)))
+
+
+def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
+    """The distinct elements in ascending order; with inverse positions and counts where asked."""
+    if dim is not None:
+        raise OpError("unique along a dim is not supported")
+    values, order = composed.sort(composed.reshape(input, (-1,)))
+    n = values.numel()
+    from tracejit.tensor.creation import ones, zeros
+
+    first = composed.cat([ones(min(n, 1), dtype=dt.bool_), values[1:] != values[:-1]]) if n else zeros(0, dtype=dt.bool_)
+    out = [values[first]]
+    if return_inverse:
+        group = composed.cumsum(first, 0) - 1
+        inverse = composed.scatter(zeros(n, dtype=dt.int64), 0, order, group)
+        out.append(composed.reshape(inverse, tuple(input.shape)))
+    if return_counts:
+        starts = composed.reshape(_positions(first), (-1,))
+        ends = composed.cat([starts[1:], starts[:1] * 0 + n]) if n else starts
+        out.append(ends - starts)
+    return out[0] if len(out) == 1 else tuple(out)
+
+
+def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """All tensors expanded to their common shape."""
+    shape = broadcast_shapes(*(t._array.shape for t in tensors))
+    return tuple(expand_to(t, shape) for t in tensors)
+
+
+def is_tensor(obj: Any) -> bool:
+    """Whether `obj` is a Tensor."""
+    return isinstance(obj, Tensor)
+
+
+def is_floating_point(input: Tensor) -> bool:
+    """Whether elements are floats."""
+    return input.dtype.is_floating_point
+
+
+def numel(input: Tensor) -> int:
+    """Number of elements."""
+    return input._array.size
+
+
+def result_type(a: Any, b: Any) -> DType:
+    """The dtype arithmetic on a and b gives."""
+    return common_dtype(a, b)
+
+
+def promote_types(a: DType, b: DType) -> DType:
+    """The smallest dtype that holds both."""
+    return dt.promote(check_dtype(a), check_dtype(b))
+
+
+def clone(input: Tensor, **_: Any) -> Tensor:
+    """A copy that gradients flow through."""
+    return input.clone()
+
+
+def numpy_of(tensors: Sequence[Tensor]) -> list[Any]:
+    """The arrays of tensors, as NumPy sees them."""
+    return [np.asarray(t.detach()) for t in tensors]
+
+
+_OWN = (nonzero, where, masked_select, equal, allclose, unique, broadcast_tensors, is_tensor, is_floating_point, numel, result_type,
+        promote_types, clone)  # fmt: skip
+
+
+def namespace() -> dict[str, Callable[..., Any]]:
+    """Name -> function of the top level."""
+    out = {n: public(getattr(composed, n)) for n in composed.__all__ if n not in _HIDDEN and callable(getattr(composed, n))}
+    return out | {f.__name__: f for f in _OWN}

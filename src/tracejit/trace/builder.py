@@ -1,0 +1,169 @@
+"""Tensors on one side, nodes on the other: what the recorder knows about every tensor it has met.
+
+A recording is a pure graph. This module holds, for each tensor handle, the node that is its value now:
+
+- a tensor made by a recorded op has that op's node;
+- a tensor from outside becomes a graph parameter when first read (`captured`), an argument before (`argument`);
+- a write binds the handle, and everything it is a view of, to new nodes; a view whose memory was written since is read
+  again through its view op. Writes to outside tensors are `updates`: (tensor, node) to be stored when the call succeeds.
+
+Handles are kept alive while recording, so an id is never reused. Works on anything shaped like a tensor (`_array`,
+`_version.n`, `_parent`, `_view`), since Tensor lies above this layer.
+
+What the Tensor layer calls on the open recording (`recorder.active()`), besides the methods here with the same names:
+`emit`, `assign`, `alias`, `adopt`, `alias_result`, `look(kind, tensor, value)`, `read_slot(tensor, name, value)` and
+`write_slot(tensor, name, value)` for name in grad, requires_grad, hooks; `read_mode(name, value)` for grad, default_dtype;
+`refuse(reason)`, `call(fn, args)` (user code called by the library: hooks, custom rules), `custom_rule(cls)`, and the number
+`tape_start`: tape entries with a smaller `seq` are older than the recording.
+
+What the compile driver gets from above is `tensor/domain.py`: wrapping arrays, tape entries of outputs, `record_backward`
+(the backward pass of outputs that require grad, recorded through the tape into the same builder while the recording is
+still open) and `CompiledNode` (the tape entry compiled outputs get).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tracejit.ir.graph import param
+from tracejit.ir.node import Node, expand_to
+from tracejit.ir.op import Op
+
+__all__ = ["Binding", "Check", "GraphBuilder"]
+
+
+@dataclass(slots=True)
+class Binding:
+    """What a tensor handle stands for."""
+
+    tensor: Any
+    node: Node
+    seen: int  # the version of its memory that `node` is the value of
+    outside: bool  # existed before the recording
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A value Python looked at: the call may go on only where `node` has the bits of `value`."""
+
+    node: Node
+    value: Any
+    kind: str
+    where: str | None
+
+
+class GraphBuilder:
+    """The graph side of one recording."""
+
+    def __init__(self, locate: Any = None) -> None:
+        self.bindings: dict[int, Binding] = {}
+        self.params: list[Node] = []
+        self.sources: list[Any] = []  # the outside tensor behind each parameter
+        self.checks: list[Check] = []
+        self.written: dict[int, Any] = {}  # outside tensors written, in order of first write
+        self.grad_nodes: dict[int, tuple[Any, list[Node]]] = {}
+        self.locate = locate or (lambda: None)
+        self.ops = 0
+
+    # -- reading
+
+    def input(self, tensor: Any, label: str) -> Node:
+        """Make an outside tensor a parameter of the graph."""
+        node = param(label, tensor.type)
+        self.params.append(node)
+        self.sources.append(tensor)
+        self.bindings[id(tensor)] = Binding(tensor, node, tensor._version.n, True)
+        return node
+
+    def knows(self, tensor: Any) -> bool:
+        """Whether the tensor was met in this recording."""
+        return id(tensor) in self.bindings
+
+    def made_here(self, tensor: Any) -> bool:
+        """Whether the tensor was made during this recording."""
+        b = self.bindings.get(id(tensor))
+        return b is not None and not b.outside
+
+    def node_of(self, tensor: Any) -> Node:
+        """The node that is the tensor's value now."""
+        chain: list[Binding] = []
+        t = tensor
+        while True:  # up to the nearest tensor whose node is up to date
+            b = self.bindings.get(id(t))
+            if b is None:
+                self.input(t, f"c{len(self.params)}")
+                b = self.bindings[id(t)]
+            if b.seen == t._version.n or b.outside or t._parent is None:
+                break
+            chain.append(b)
+            t = t._parent
+        for b in reversed(chain):
+            b.node = self._emit(b.tensor._view, [self.bindings[id(b.tensor._parent)].node])
+            b.seen = b.tensor._version.n
+        return self.bindings[id(tensor)].node
+
+    # -- writing
+
+    def emit(self, op: Op, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Record `op`; eager code may leave rank-0 operands of pointwise ops unexpanded, the graph may not."""
+        nodes = [self.node_of(t) for t in inputs]
+        if len(outputs) == 1 and len(nodes) > 1 and _is_pointwise(op):
+            shape = outputs[0]._array.shape
+            nodes = [expand_to(n, shape) for n in nodes]
+        made = self._emit(op, nodes)
+        for t, n in zip(outputs, made if isinstance(made, tuple) else (made,), strict=True):
+            self.bindings[id(t)] = Binding(t, n, t._version.n, False)
+
+    def _emit(self, op: Op, nodes: Sequence[Node]) -> Any:
+        made = Node.build(op, nodes)
+        where = self.locate()
+        for n in made if isinstance(made, tuple) else (made,):
+            n.where = where
+        self.ops += 1
+        return made
+
+    def assign(self, tensor: Any, value: Any) -> None:
+        """The memory of `tensor` now holds `value` (already of its type; the version is already counted up)."""
+        node = self.node_of(value)
+        b = self.bindings.get(id(tensor))
+        if b is None:
+            self.input(tensor, f"c{len(self.params)}")
+            b = self.bindings[id(tensor)]
+        b.node, b.seen = node, tensor._version.n
+        if b.outside:
+            self.written.setdefault(id(tensor), tensor)
+
+    def alias(self, new: Any, old: Any) -> None:
+        """`new` is another handle on the value of `old`."""
+        self.bindings[id(new)] = Binding(new, self.node_of(old), new._version.n, False)
+
+    # -- the gradient tape
+
+    def adopt(self, grad_node: Any, results: Sequence[Any]) -> None:
+        """A tape entry was made for results that are about to be recorded."""
+        self.grad_nodes[id(grad_node)] = (grad_node, list(results))
+
+    def alias_result(self, new: Any, grad_node: Any, index: int) -> None:
+        """`new` is a handle on result `index` of a tape entry as it was when made."""
+        entry = self.grad_nodes.get(id(grad_node))
+        if entry is None:
+            return  # made before this recording: `new` is an outside tensor
+        result = entry[1][index]
+        b = self.bindings[id(result)]
+        self.bindings[id(new)] = Binding(new, b.node, new._version.n, False)
+
+    # -- value guards
+
+    def check(self, node: Node, value: Any, kind: str) -> None:
+        """Python looked at `node` and saw `value`."""
+        self.checks.append(Check(node, value, kind, self.locate()))
+
+    def updates(self) -> list[tuple[Any, Node]]:
+        """(outside tensor, its value after the call) for every one that was written."""
+        return [(t, self.node_of(t)) for t in self.written.values()]
+
+
+def _is_pointwise(op: Op) -> bool:
+    return any(c.__name__ == "Pointwise" for c in type(op).__mro__)
