@@ -1,0 +1,263 @@
+"""A program is data: kernels in order, where their operands lie, which results must hold. One native call runs it.
+
+    pointers --bind--> argument table | arena | scratch     (a frame: one per call that is running, then reused)
+                            |
+    step 0 -> step 1 -> check -> step 2 -> ...              (walked by `walker.py`, wide steps shared with the team)
+
+A kernel is `void step(ptr args, i64 lo, i64 hi, ptr scratch)`: it does the part [lo, hi) of the step's extent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tracejit.errors import BackendError
+from tracejit.runtime import buffer, team
+from tracejit.runtime.walker import BIND, CHECK, FRAME, PROGRAM, STEP, native
+
+__all__ = ["Arena", "Arg", "Check", "External", "Int", "Program", "Step"]
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """A pointer of the caller: number `index` of those given to `run`, moved on by `byte_offset`."""
+
+    index: int
+    byte_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """A place in the memory the program brings along, uninitialised at each run."""
+
+    byte_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Int:
+    """A number, passed as i64."""
+
+    value: int
+
+
+Arg = External | Arena | Int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of the kernel at `address`, over [0, extent); over nothing it is not called.
+
+    A parallel step is cut into slices of at least `grain`, bounded by multiples of 16 where the grain is one. `scratch`
+    bytes of memory, 64-byte aligned, belong to each thread during the call.
+    """
+
+    address: int
+    args: tuple[Arg, ...]
+    extent: int = 1
+    grain: int = 1
+    scratch: int = 0
+    name: str = ""
+    parallel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """After step `after_step` the `itemsize` bytes at `arg` must equal `expected`, or the run ends there."""
+
+    after_step: int
+    arg: Arg
+    itemsize: int
+    expected: int
+
+
+class Program:
+    """Steps over an arena, ready to run any number of times, by many threads at once. `needs` lives as long."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        arena_bytes: int,
+        externals: int,
+        checks: Sequence[Check] = (),
+        needs: Sequence[object] = (),
+    ) -> None:
+        self.steps = tuple(steps)
+        self.arena_bytes = arena_bytes
+        self.externals = externals
+        self.checks = tuple(checks)
+        self.needs = tuple(needs)
+        for operand in self._operands():
+            _require_inside(operand, arena_bytes, externals)
+        for index, check in enumerate(self.checks):
+            assert 0 <= check.after_step < len(self.steps), f"check {index} waits for step {check.after_step}"
+            assert check.itemsize in (1, 2, 4, 8), f"check {index} of {check.itemsize} bytes"
+        self._tables = _tables(self)
+        self._walk = native().walk
+        self._native = ctypes.c_void_p(ctypes.addressof(self._tables.words))
+        self._is_wide = any(_slices(step) > 1 for step in self.steps)
+        self._idle: list[_Frame] = []
+
+    def run(self, pointers: Sequence[int] | ctypes.Array[ctypes.c_void_p]) -> int:
+        """Run on these externals: -1, or the index of the check that failed. The GIL is free meanwhile."""
+        if len(pointers) != self.externals:
+            raise BackendError(f"program of {self.externals} externals run with {len(pointers)}")
+        if not isinstance(pointers, ctypes.Array):
+            pointers = (ctypes.c_void_p * len(pointers))(*pointers)
+        crew = team.current() if self._is_wide else None
+        try:
+            frame = self._idle.pop()
+        except IndexError:
+            frame = _Frame(self._tables, self.arena_bytes)
+        try:
+            return self._walk(self._native, frame.pointer, pointers, crew and crew.pointer)
+        finally:
+            self._idle.append(frame)
+
+    def __str__(self) -> str:
+        lines = [f"program of {len(self.steps)} steps, {self.externals} externals, arena {self.arena_bytes} bytes"]
+        for index, step in enumerate(self.steps):
+            operands = ", ".join(map(_show, step.args))
+            wide = f" in slices of {step.grain}" if step.parallel else ""
+            lines.append(f"  {index}: {step.name or hex(step.address)}({operands}) over {step.extent}{wide}")
+            lines += [
+                f"     check {n}: {_show(check.arg)} == {check.expected:#x} ({check.itemsize} bytes)"
+                for n, check in enumerate(self.checks)
+                if check.after_step == index
+            ]
+        return "\n".join(lines)
+
+    def _operands(self) -> list[Arg]:
+        return [arg for step in self.steps for arg in step.args] + [check.arg for check in self.checks]
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What the walker reads: `words` is the program itself, the others are what it points at and frames begin with."""
+
+    words: ctypes.Array[ctypes.c_int64]
+    parts: tuple[array[int], ...]
+    frame: array[int]  # header and arguments, External slots empty
+    arena_slots: tuple[int, ...]  # words of the frame that hold an arena offset
+    arena_at: int
+    scratch_at: int
+    frame_bytes: int
+    scratch_bytes: int
+
+
+class _Frame:
+    """The memory of one run: arguments, arena, the calling thread's scratch."""
+
+    __slots__ = ("block", "pointer")
+
+    def __init__(self, tables: _Tables, arena_bytes: int) -> None:
+        self.block = buffer.pool.block(tables.frame_bytes)
+        start = self.block.address
+        words = (ctypes.c_int64 * len(tables.frame)).from_address(start)
+        words[:] = tables.frame  # type: ignore[assignment]
+        words[FRAME["scratch"]] = start + tables.scratch_at
+        for slot in tables.arena_slots:
+            words[slot] += start + tables.arena_at
+        self.pointer = ctypes.c_void_p(start)
+
+
+def _tables(program: Program) -> _Tables:
+    frame = array("q", [0] * FRAME["args"])
+    binds, steps, checks = array("q"), array("q"), array("q")
+    arena_slots: list[int] = []
+
+    def put(arg: Arg) -> None:
+        """The next word of the frame holds this operand."""
+        match arg:
+            case External(index, byte_offset):
+                binds.extend(_record(BIND, external=index, byte_offset=byte_offset, slot=8 * len(frame)))
+                frame.append(0)
+            case Arena(byte_offset):
+                arena_slots.append(len(frame))
+                frame.append(byte_offset)
+            case Int(value):
+                frame.append(value)
+
+    for index, step in enumerate(program.steps):
+        due = [(n, check) for n, check in enumerate(program.checks) if check.after_step == index]
+        steps.extend(
+            _record(
+                STEP,
+                function=step.address,
+                args=8 * len(frame),
+                extent=step.extent,
+                slices=_slices(step),
+                unit=_unit(step),
+                checks=len(due),
+            )
+        )
+        for arg in step.args:
+            put(arg)
+        for n, check in due:
+            slot = 8 * len(frame)
+            put(check.arg)
+            checks.extend(_record(CHECK, slot=slot, itemsize=check.itemsize, bits=_signed(check), index=n))
+
+    scratch = _round_up(max([64, *(step.scratch for step in program.steps)]))
+    arena_at = _round_up(8 * len(frame))
+    scratch_at = arena_at + _round_up(program.arena_bytes)
+    parts = (steps, binds, checks)
+    words = (ctypes.c_int64 * len(PROGRAM))(
+        *_record(
+            PROGRAM,
+            steps=len(program.steps),
+            step_table=steps.buffer_info()[0],
+            binds=len(binds) // len(BIND),
+            bind_table=binds.buffer_info()[0],
+            check_table=checks.buffer_info()[0],
+            scratch=scratch,
+        )
+    )
+    return _Tables(words, parts, frame, tuple(arena_slots), arena_at, scratch_at, scratch_at + scratch, scratch)
+
+
+def _record(table: dict[str, int], **values: int) -> list[int]:
+    """The values in the order of the table."""
+    assert len(values) == len(table), f"{sorted(values)} for {sorted(table)}"
+    return [values[name] for name in table]
+
+
+def _slices(step: Step) -> int:
+    return max(1, step.extent // max(step.grain, 1)) if step.parallel else 1
+
+
+def _unit(step: Step) -> int:
+    """What slices are multiples of: a cache line of f32, so that threads share none and vectors have no ragged end."""
+    return 16 if step.grain % 16 == 0 else 1
+
+
+def _signed(check: Check) -> int:
+    bits = check.expected & ((1 << 8 * check.itemsize) - 1)
+    return bits - (1 << 64) if bits >> 63 else bits
+
+
+def _round_up(nbytes: int) -> int:
+    return -(-nbytes // 64) * 64
+
+
+def _require_inside(arg: Arg, arena_bytes: int, externals: int) -> None:
+    match arg:
+        case External(index):
+            assert 0 <= index < externals, f"external {index} of {externals}"
+        case Arena(byte_offset):
+            assert 0 <= byte_offset <= arena_bytes, f"arena offset {byte_offset} of {arena_bytes} bytes"
+        case Int():
+            pass
+
+
+def _show(arg: Arg) -> str:
+    match arg:
+        case External(index, byte_offset):
+            return f"external {index}" + (f" + {byte_offset}" if byte_offset else "")
+        case Arena(byte_offset):
+            return f"arena + {byte_offset}"
+        case Int(value):
+            return str(value)
