@@ -424,7 +424,7 @@ class Function:
 
     @contextmanager
     def either(self, condition: Value) -> Iterator[Iterator[bool]]:
-        """Write two blocks: `with f.either(c) as sides: for side in sides: ...` gives True for the first, then False."""
+        """Two blocks of which one is done: `with f.either(c) as sides: for side in sides: ...`, True first, then False."""
         then, other, end = self._label("then"), self._label("else"), self._label("end")
         self.line(f"br i1 {condition.name}, label %{then}, label %{other}")
 
@@ -435,6 +435,17 @@ class Function:
                 self.line(f"br label %{end}")
 
         yield sides()
+        self._start(end)
+
+    def cases(self, value: Value, numbers: Sequence[int]) -> Iterator[int]:
+        """One block for each number, of which that of `value` is done, or none: `for n in f.cases(v, (1, 2)): ...`."""
+        labels, end = [self._label("case") for _ in numbers], self._label("end")
+        table = " ".join(f"{value.type} {n}, label %{b}" for n, b in zip(numbers, labels, strict=True))
+        self.line(f"switch {value.type} {value.name}, label %{end} [ {table} ]")
+        for number, label in zip(numbers, labels, strict=True):
+            self._start(label)
+            yield number
+            self.line(f"br label %{end}")
         self._start(end)
 
     def ret(self, value: Value | None = None) -> None:

@@ -1,0 +1,347 @@
+"""C[b, m, n] = A[b, m, k] B[b, k, n] for f32 and f64: blocks, packs and hands tiles to the micro-kernel of `tile.py`.
+
+One kernel serves every shape: extents, strides and block sizes are arguments. `plan` chooses the blocks and what is worth
+packing from the shape alone, so that results never depend on the number of threads. A and B have any strides, two batch axes
+each; rows of C are contiguous. A product with one row or one column is `gemv`, which reads the matrix once as it lies.
+Other element types multiply by plain loops.
+
+Work is split over batches, and within a large product along its longer side: each thread then packs all of the smaller
+operand but only its share of the larger one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracejit.codegen.llvm.text import Function, Module, Type, Value, f32, i64, of, ptr
+from tracejit.codegen.llvm.tile import (
+    ACCUMULATE,
+    FINISH,
+    Epilogue,
+    Tiling,
+    call_tile,
+    define_pack,
+    define_tile,
+    tiling,
+)
+
+__all__ = ["Call", "Matrices", "kernel_text", "plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """A batched product: extents, and strides in elements. Batch is (outer, inner); strides are (outer, inner, row, column)."""
+
+    m: int
+    n: int
+    k: int
+    a: tuple[int, int, int, int]
+    b: tuple[int, int, int, int]
+    c: tuple[int, int, int]  # columns of C are contiguous
+    batch: tuple[int, int] = (1, 1)
+
+    def swapped(self) -> Matrices:
+        """The transposed product C' = B' A', for C of one column."""
+        (a0, a1, am, ak), (b0, b1, bk, bn) = self.a, self.b
+        c = (*self.c[:2], 1)
+        return Matrices(self.n, self.m, self.k, (b0, b1, bn, bk), (a0, a1, ak, am), c, self.batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One step: `symbol(args, lo, hi, scratch)` with the pointers named in `pointers` first, then the integers."""
+
+    symbol: str
+    pointers: tuple[str, ...]
+    integers: tuple[int, ...]
+    extent: int
+    grain: int
+    scratch: int
+
+
+# Integer arguments of both kernels, after the pointers c, a, b and bias.
+_SHAPE = ("m", "n", "k", "inner", "parts", "part", "by_column")
+_STRIDES = ("a0", "a1", "am", "ak", "b0", "b1", "bk", "bn", "c0", "c1", "cm")
+_BLOCKS = ("mb", "nb", "kb", "pack_a", "pack_b", "b_offset")
+_POINTERS = ("c", "a", "b", "bias")
+
+_CHUNK = 200_000  # floating-point operations worth waking another thread for: 2 us
+
+
+def _up(x: int, multiple: int) -> int:
+    return -(-x // multiple) * multiple
+
+
+def _blocks(extent: int, limit: int, multiple: int) -> int:
+    """The block size that splits an extent evenly into as few blocks as `limit` allows."""
+    extent = max(extent, 1)
+    pieces = -(-extent // limit)
+    return min(_up(-(-extent // pieces), multiple), limit)
+
+
+def plan(dtype: str, x: Matrices, vector_bits: int, epilogue: Epilogue | None = None) -> Call:
+    """How to run a product with the kernels of `kernel_text(dtype, vector_bits, epilogue)`."""
+    suffix = (epilogue or Epilogue()).name
+    if dtype not in ("f32", "f64"):
+        return _plan_plain(dtype, x)
+    if not suffix and x.n == 1 and x.m > 1 and x.c[2] == 1:
+        call = plan(dtype, x.swapped(), vector_bits)
+        names = {"a": "b", "b": "a"}
+        return Call(call.symbol, tuple(names.get(p, p) for p in call.pointers), *_rest(call))
+    t = tiling(dtype, vector_bits)
+    if not suffix and x.m == 1:
+        return _plan_gemv(dtype, x, t)
+    return _plan_tiles(dtype, x, t, suffix)
+
+
+def _rest(call: Call) -> tuple[tuple[int, ...], int, int, int]:
+    return call.integers, call.extent, call.grain, call.scratch
+
+
+def _plan_tiles(dtype: str, x: Matrices, t: Tiling, suffix: str) -> Call:
+    size = t.scalar.bytes
+    batch = x.batch[0] * x.batch[1]
+    by_column = x.n > x.m
+    part = t.columns if by_column else t.rows
+    parts = -(-(x.n if by_column else x.m) // part)
+    if batch >= 8:
+        part, parts = max(x.n if by_column else x.m, 1), 1
+    mb = _blocks(x.m, t.m_block, 1)
+    nb = _blocks(x.n, t.n_block, t.columns)
+    kb = _blocks(x.k, t.k_block, 4)
+    # Unpacked, every row of B costs one cache line per tile again and every element of A a page when k strides far.
+    pack_b = x.b[3] != 1 or x.m > 48
+    pack_a = x.m > 48 and (x.n >= 192 or (x.a[3] != 1 and x.a[3] * size >= 2048))
+    a_bytes = _up(_up(x.m if x.m < mb else mb, t.rows) * kb * size, 64) + t.rows * kb * size if pack_a else 0
+    b_bytes = nb * kb * size if pack_b else t.columns * kb * size
+    flops = 2 * x.k * (x.m * part if by_column else x.n * part)
+    blocks = (mb, nb, kb, int(pack_a), int(pack_b), _up(a_bytes, 64))
+    integers = (x.m, x.n, x.k, x.batch[1], parts, part, int(by_column), *x.a, *x.b, *x.c, *blocks)
+    extent = batch * parts if x.m and x.n else 0
+    grain = max(1, -(-_CHUNK // max(flops, 1)))
+    return Call(f"matmul_{dtype}{suffix}", _POINTERS, integers, extent, grain, _up(a_bytes, 64) + b_bytes)
+
+
+def kernel_text(dtype: str, vector_bits: int, epilogue: Epilogue | None = None) -> str:
+    """LLVM text of the kernels for one element type."""
+    module = Module()
+    if dtype not in ("f32", "f64"):
+        _define_plain(module, dtype)
+        return module.text()
+    t, e = tiling(dtype, vector_bits), epilogue or Epilogue()
+    for rows in range(1, t.rows + 1):
+        define_tile(module, t, rows, e)
+    for width in {t.rows, t.columns}:
+        define_pack(module, t, width)
+    _define_region(module, t, e)
+    _define_matmul(module, t, f"matmul_{dtype}{e.name}")
+    if not e.name:
+        _define_gemv(module, t, f"gemv_{dtype}")
+    return module.text()
+
+
+def kernel(module: Module, name: str, pointers: Sequence[str], integers: Sequence[str]) -> tuple[Function, dict[str, Value]]:
+    """Begin a function of the kernel ABI; its slots by name, and lo, hi and scratch."""
+    f = module.function(name, None, {"args": ptr, "lo": i64, "hi": i64, "scratch": ptr})
+    slots = {"lo": f.args[1], "hi": f.args[2], "scratch": f.args[3]}
+    for i, (slot, type) in enumerate([*((p, ptr) for p in pointers), *((n, i64) for n in integers)]):
+        slots[slot] = f.load(type, f.element(f.args[0], i, i64))
+    return f, slots
+
+
+def _define_matmul(module: Module, t: Tiling, name: str) -> None:
+    """Units lo..hi: unit u is part u % parts of matrix u / parts."""
+    f, s = kernel(module, name, _POINTERS, (*_SHAPE, *_STRIDES, *_BLOCKS))
+    lo, hi, parts, part = s["lo"], s["hi"], s["parts"], s["part"]
+    by_column = s["by_column"].ne(0)
+    limit = by_column.select(s["n"], s["m"])
+    with f.loop(lo // parts, (hi + parts - 1) // parts) as matrix:
+        first = f.maximum(lo - matrix * parts, 0) * part
+        last = f.minimum(f.minimum(hi - matrix * parts, parts) * part, limit)
+        outer, inner = matrix // s["inner"], matrix % s["inner"]
+        a, b, c = (
+            f.element(s[p], outer * s[p + "0"] + inner * s[p + "1"], t.scalar) for p in ("a", "b", "c")
+        )
+        m0, m1 = by_column.select(0, first), by_column.select(s["m"], last)
+        n0, n1 = by_column.select(first, 0 * first), by_column.select(last, s["n"])
+        strides = [s[x] for x in ("am", "ak", "bk", "bn", "cm")]
+        blocks = [s[x] for x in _BLOCKS]
+        f.call("region", None, c, a, b, s["bias"], s["scratch"], m0, m1, n0, n1, s["k"], *strides, *blocks)
+    f.ret()
+
+
+def _define_region(module: Module, t: Tiling, epilogue: Epilogue) -> None:
+    """Rows m0..m1 and columns n0..n1 of one product: loops over blocks around the micro-kernel."""
+    names = ("m0", "m1", "n0", "n1", "k", "am", "ak", "bk", "bn", "cm", *_BLOCKS)
+    args = {p: ptr for p in ("c", "a", "b", "bias", "scratch")} | {n: i64 for n in names}
+    f = module.function("region", None, args, "internal nounwind")
+    c, a, b, bias, scratch, m0, m1, n0, n1, k, am, ak, bk, bn, cm, mb, nb, kb, pack_a, pack_b, b_offset = f.args
+    b_panels = f.offset(scratch, b_offset)
+    packs_a, packs_b = pack_a.ne(0), pack_b.ne(0)
+    with f.loop(n0, n1, nb) as jc, f.loop(0, f.maximum(k, 1), kb) as pc:
+        nc, kc = f.minimum(n1 - jc, nb), f.minimum(k - pc, kb)
+        flags = (pc > 0).select(ACCUMULATE, 0 * pc) | (pc + kc >= k).select(FINISH, 0 * pc)
+        b_block = f.element(b, pc * bk + jc * bn, t.scalar)
+        # Without packing only a last, partial panel is copied, so that whole vectors can be read everywhere.
+        whole = nc - nc % t.columns
+        first = packs_b.select(0, whole)
+        with f.loop(first, nc, t.columns) as j:
+            panel = f.element(b_panels, packs_b.select(j, 0 * j) * kc, t.scalar)
+            f.call(f"pack{t.columns}", None, panel, f.element(b_block, j * bn, t.scalar), bn, bk, nc - j, kc)
+        with f.loop(m0, m1, mb) as ic:
+            mc = f.minimum(m1 - ic, mb)
+            tiles = (mc + t.rows - 1) // t.rows  # as equal as can be: 8 rows are 4 + 4, not 6 + 2
+            base = mc // tiles
+            extra = mc - base * tiles
+            a_block = f.element(a, ic * am + pc * ak, t.scalar)
+            with f.when(packs_a), f.loop(0, tiles) as i:
+                row = i * base + f.minimum(i, extra)
+                source = f.element(a_block, row * am, t.scalar)
+                panel = f.element(scratch, i * kc * t.rows, t.scalar)
+                f.call(f"pack{t.rows}", None, panel, source, am, ak, mc - row, kc)
+            with f.loop(0, nc, t.columns) as j:
+                packed = packs_b | (j >= whole)
+                b_tile = packed.select(
+                    f.element(b_panels, packs_b.select(j, 0 * j) * kc, t.scalar), f.element(b_block, j, t.scalar)
+                )
+                b_k = packed.select(t.columns, bk)
+                with f.loop(0, tiles) as i:
+                    row = i * base + f.minimum(i, extra)
+                    rows = base + (i < extra).cast(i64)
+                    a_tile = packs_a.select(
+                        f.element(scratch, i * kc * t.rows, t.scalar), f.element(a_block, row * am, t.scalar)
+                    )
+                    a_row, a_k = packs_a.select(1, am), packs_a.select(t.rows, ak)
+                    c_tile = f.element(c, (ic + row) * cm + jc + j, t.scalar)
+                    at = {"": 0, "row": ic + row, "column": jc + j}[epilogue.bias]
+                    bias_tile = f.element(bias, at, t.scalar)
+                    call_tile(f, t, rows, kc, a_tile, a_row, a_k, b_tile, b_k, c_tile, cm, nc - j, flags, bias_tile)
+    f.ret()
+
+
+# ---------------------------------------------------------------- matrix times vector
+
+
+def _plan_gemv(dtype: str, x: Matrices, t: Tiling) -> Call:
+    """One row of C: c[n] = sum_k a[k] b[k, n]; a unit is `part` columns."""
+    batch = x.batch[0] * x.batch[1]
+    part = 8 * t.lanes
+    parts = -(-x.n // part)
+    shape = (x.m, x.n, x.k, x.batch[1], parts, part, 1)
+    integers = (*shape, *x.a, *x.b, *x.c)
+    grain = max(1, -(-_CHUNK // max(2 * x.k * part * 4, 1)))  # bound by memory: four times fewer
+    return Call(f"gemv_{dtype}", _POINTERS, integers, batch * parts, grain, x.k * t.scalar.bytes + 64)
+
+
+def _define_gemv(module: Module, t: Tiling, name: str) -> None:
+    f, s = kernel(module, name, _POINTERS, (*_SHAPE, *_STRIDES))
+    lo, hi, parts, part, k = s["lo"], s["hi"], s["parts"], s["part"], s["k"]
+    with f.loop(lo // parts, (hi + parts - 1) // parts) as matrix:
+        first = f.maximum(lo - matrix * parts, 0) * part
+        last = f.minimum(f.minimum(hi - matrix * parts, parts) * part, s["n"])
+        outer, inner = matrix // s["inner"], matrix % s["inner"]
+        a, b, c = (f.element(s[p], outer * s[p + "0"] + inner * s[p + "1"], t.scalar) for p in ("a", "b", "c"))
+        with f.loop(0, k) as j:  # the row of A, contiguous
+            f.store(f.load(t.scalar, f.element(a, j * s["ak"], t.scalar)), f.element(s["scratch"], j, t.scalar))
+        with f.either(s["bk"].eq(1)) as sides:
+            for dots in sides:
+                (_dots if dots else _combine)(f, t, (c, s["scratch"], b, first, last, k, s["bk"], s["bn"]))
+    f.ret()
+
+
+def _dots(f: Function, t: Tiling, args: Sequence[Value]) -> None:
+    """Columns of B are contiguous: four dot products at a time, two vector sums each."""
+    c, a, b, first, last, k, _, bn = args
+    depth = 2 * t.lanes
+    main = k - k % depth
+    zero = f.value(0.0, t.vector)
+    with f.loop(first, last, 4) as n:
+        # Past the last column, repeat it: the same value is stored again.
+        columns = [f.minimum(n + i, last - 1) for i in range(4)]
+        starts = [f.element(b, column * bn, t.scalar) for column in columns]
+        with f.carrying(0, main, [zero] * 8, depth) as loop:
+            for h in range(2):
+                x = f.load(t.vector, f.element(a, loop.index + h * t.lanes, t.scalar))
+                for i, start in enumerate(starts):
+                    y = f.load(t.vector, f.element(start, loop.index + h * t.lanes, t.scalar))
+                    loop.carry[2 * i + h] = f.fma(x, y, loop.carry[2 * i + h])
+        sums = [_sum_lanes(loop.carry[2 * i] + loop.carry[2 * i + 1]) for i in range(4)]
+        with f.carrying(main, k, sums) as rest:
+            x = f.load(t.scalar, f.element(a, rest.index, t.scalar))
+            for i, start in enumerate(starts):
+                y = f.load(t.scalar, f.element(start, rest.index, t.scalar))
+                rest.carry[i] = f.fma(x, y, rest.carry[i])
+        for column, y in zip(columns, rest.carry, strict=True):
+            f.store(y, f.element(c, column, t.scalar))
+
+
+def _sum_lanes(x: Value) -> Value:
+    """The sum of the lanes as a fixed tree of halves."""
+    width = x.type.width
+    while width > 1:
+        width //= 2
+        x = x.shuffle(x, range(width)) + x.shuffle(x, range(width, 2 * width)) if width > 1 else x.lane(0) + x.lane(1)
+    return x
+
+
+def _combine(f: Function, t: Tiling, args: Sequence[Value]) -> None:
+    """Rows of B are contiguous, or nothing is: sums of whole rows of B, eight vectors of columns at a time."""
+    c, a, b, first, last, k, bk, bn = args
+    zero = f.value(0.0, t.vector)
+    wide = 8 * t.lanes
+    main = bn.eq(1).select(first + (last - first) // wide * wide, first)
+    with f.loop(first, main, wide) as n:
+        with f.carrying(0, k, [zero] * 8) as loop:
+            x = f.load(t.scalar, f.element(a, loop.index, t.scalar)).splat(t.lanes)
+            row = f.element(b, loop.index * bk + n, t.scalar)
+            for v in range(8):
+                y = f.load(t.vector, f.element(row, v * t.lanes, t.scalar))
+                loop.carry[v] = f.fma(x, y, loop.carry[v])
+        for v, y in enumerate(loop.carry):
+            f.store(y, f.element(c, n + v * t.lanes, t.scalar))
+    with f.loop(main, last) as n:
+        with f.carrying(0, k, [f.value(0.0, t.scalar)]) as one:
+            x = f.load(t.scalar, f.element(a, one.index, t.scalar))
+            y = f.load(t.scalar, f.element(b, one.index * bk + n * bn, t.scalar))
+            one.carry = [f.fma(x, y, one.carry[0])]
+        f.store(one.carry[0], f.element(c, n, t.scalar))
+
+
+# ---------------------------------------------------------------- other element types
+
+
+def _plan_plain(dtype: str, x: Matrices) -> Call:
+    """A unit is one row of C."""
+    batch = x.batch[0] * x.batch[1]
+    integers = (x.m, x.n, x.k, x.batch[1], x.m, 1, 0, *x.a, *x.b, *x.c)
+    grain = max(1, -(-_CHUNK // max(20 * x.k * x.n, 1)))
+    return Call(f"matmul_{dtype}", _POINTERS, integers, batch * x.m, grain, 0)
+
+
+def _define_plain(module: Module, dtype: str) -> None:
+    t = of(dtype)
+    accumulate = f32 if t.is_float else t  # f16 and bf16 sum in f32; integers wrap
+    f, s = kernel(module, f"matmul_{dtype}", _POINTERS, (*_SHAPE, *_STRIDES))
+    with f.loop(s["lo"], s["hi"]) as unit:
+        matrix, row = unit // s["m"], unit % s["m"]
+        outer, inner = matrix // s["inner"], matrix % s["inner"]
+        a, b, c = (f.element(s[p], outer * s[p + "0"] + inner * s[p + "1"], t) for p in ("a", "b", "c"))
+        with f.loop(0, s["n"]) as n:
+            with f.carrying(0, s["k"], [f.value(0, accumulate)]) as loop:
+                k = loop.index
+                x = f.load(t, f.element(a, row * s["am"] + k * s["ak"], t)).cast(accumulate)
+                y = f.load(t, f.element(b, k * s["bk"] + n * s["bn"], t)).cast(accumulate)
+                loop.carry = [_multiply_add(f, x, y, loop.carry[0], dtype)]
+            f.store(loop.carry[0].cast(t), f.element(c, row * s["cm"] + n, t))
+    f.ret()
+
+
+def _multiply_add(f: Function, x: Value, y: Value, total: Value, dtype: str) -> Value:
+    if dtype == "bool":
+        return total | (x & y)
+    return f.fma(x, y, total) if _is_float(total.type) else total + x * y
+
+
+def _is_float(type: Type) -> bool:
+    return type.is_float

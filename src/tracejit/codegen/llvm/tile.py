@@ -1,0 +1,233 @@
+"""The micro-kernel under matmul and convolution: a tile of C in vector registers, and the packing that feeds it.
+
+    C[rows, columns] (+)= A[rows, k] B[k, columns]        rows <= 6, columns = 2 vectors on AVX2
+
+For every k one row of B is `vectors` vector loads and each row of A one broadcast; the tile itself never leaves the
+registers until k is done. A is read through any two strides, so it may be packed, plain or transposed; rows of B must be
+contiguous, so B is packed into panels of `columns` unless it lies that way already. Packing repeats the last valid row or
+column in place of missing ones: tile lanes do not mix, and those lanes are never stored.
+
+Each element of C is one chain of fused multiply-adds over k, whatever tile it falls into: results do not depend on how the
+work was split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracejit.codegen.llvm import vectormath
+from tracejit.codegen.llvm.text import Function, Module, Type, Value, i64, of, ptr
+
+__all__ = ["Epilogue", "Tiling", "define_pack", "define_tile", "tiling"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Shape of the register tile and of the blocks around it."""
+
+    dtype: str
+    lanes: int  # of one vector
+    rows: int  # of A in a tile
+    vectors: int  # of B in a tile
+    k_block: int  # a panel of B, k_block x columns, fills the first-level cache
+    m_block: int  # a block of A, m_block x k_block, fills half the second-level cache
+    n_block: int
+
+    @property
+    def columns(self) -> int:
+        """Columns of B in a tile."""
+        return self.lanes * self.vectors
+
+    @property
+    def scalar(self) -> Type:
+        """LLVM type of an element."""
+        return of(self.dtype)
+
+    @property
+    def vector(self) -> Type:
+        """LLVM type of a register."""
+        return of(self.dtype, self.lanes)
+
+
+def tiling(dtype: str, vector_bits: int) -> Tiling:
+    """The tile of a machine: 12 accumulators in 16 registers, 24 in 32."""
+    size = of(dtype).bytes
+    return Tiling(
+        dtype,
+        lanes=vector_bits // (8 * size),
+        rows=12 if vector_bits == 512 else 6,
+        vectors=2,
+        k_block=512,
+        m_block=96 * 4 // size,
+        n_block=1024 * 4 // size,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What happens to a finished tile while it is in registers: add a bias, then apply an activation."""
+
+    bias: str = ""  # "row": bias[m], "column": bias[n]
+    activation: str = ""  # "relu" or the name of a one-argument function of vectormath
+
+    @property
+    def name(self) -> str:
+        """Part of the symbols of kernels that use it."""
+        parts = [f"bias_{self.bias}" if self.bias else "", self.activation]
+        return "".join("_" + p for p in parts if p)
+
+    def activate(self, x: Value) -> Value:
+        """The activation of one vector."""
+        if not self.activation:
+            return x
+        if self.activation == "relu":
+            return (x < 0.0).select(0.0, x)  # nan stays
+        return vectormath.FUNCTIONS[self.activation](x)
+
+
+# flags of a tile call
+ACCUMULATE = 1  # C holds the sum over earlier k
+FINISH = 2  # this is the last of k: run the epilogue
+
+
+def define_tile(module: Module, t: Tiling, rows: int, epilogue: Epilogue) -> str:
+    """Define the micro-kernel of `rows` rows; its symbol. Strides count elements."""
+    name = f"tile{rows}"
+    args = {"k": i64, "a": ptr, "a_row": i64, "a_k": i64, "b": ptr, "b_k": i64}
+    args |= {"c": ptr, "c_row": i64, "columns": i64, "flags": i64, "bias": ptr}
+    f = module.function(name, None, args, "internal nounwind")
+    k, a, a_row, a_k, b, b_k, c, c_row, columns, flags, bias = f.args
+    starts = [a]
+    for _ in range(1, rows):
+        starts.append(f.element(starts[-1], a_row, t.scalar))
+    zero = f.value(0.0, t.vector)
+    tile = [zero] * (rows * t.vectors)
+
+    def step(tile: Sequence[Value], at: Value, row: Value) -> list[Value]:
+        b_vectors = [f.load(t.vector, f.element(row, v * t.lanes, t.scalar)) for v in range(t.vectors)]
+        out: list[Value] = []
+        for r, start in enumerate(starts):
+            x = f.load(t.scalar, f.element(start, at, t.scalar)).splat(t.lanes)
+            out += [f.fma(x, y, tile[r * t.vectors + v]) for v, y in enumerate(b_vectors)]
+        return out
+
+    unroll = 4
+    main = k & -unroll
+    carry = [f.value(0, i64), b, *tile]
+    for lo, hi, times in ((f.value(0, i64), main, unroll), (main, k, 1)):
+        with f.carrying(lo, hi, carry, times) as loop:
+            at, row, *tile = loop.carry
+            for _ in range(times):
+                tile = step(tile, at, row)
+                at, row = at + a_k, f.element(row, b_k, t.scalar)
+            loop.carry = [at, row, *tile]
+        carry = loop.carry
+    _finish_tile(f, t, epilogue, carry[2:], (c, c_row, columns, flags, bias))
+    f.ret()
+    return name
+
+
+def _finish_tile(f: Function, t: Tiling, epilogue: Epilogue, tile: Sequence[Value], args: Sequence[Value]) -> None:
+    """Add what C holds if asked, run the epilogue if asked, and store, within the valid columns."""
+    c, c_row, columns, flags, bias = args
+    rows = len(tile) // t.vectors
+    with f.either(columns >= t.columns) as sides:
+        for full in sides:
+            masks = [] if full else [f.first(columns - v * t.lanes, t.lanes) for v in range(t.vectors)]
+
+            def load(base: Value, v: int, full: bool = full, masks: list[Value] = masks) -> Value:
+                address = f.element(base, v * t.lanes, t.scalar)
+                return f.load(t.vector, address) if full else f.masked_load(t.vector, address, masks[v])
+
+            def store(x: Value, base: Value, v: int, full: bool = full, masks: list[Value] = masks) -> None:
+                address = f.element(base, v * t.lanes, t.scalar)
+                f.store(x, address) if full else f.masked_store(x, address, masks[v])
+
+            bases = [f.element(c, c_row * r if r else 0, t.scalar) for r in range(rows)]
+            with f.choose((flags & ACCUMULATE).ne(0), tile) as more:
+                more.carry = [x + load(bases[i // t.vectors], i % t.vectors) for i, x in enumerate(tile)]
+            done = more.carry
+            if epilogue != Epilogue():
+                with f.choose((flags & FINISH).ne(0), done) as last:
+                    last.carry = _apply(f, t, epilogue, done, bias, load)
+                done = last.carry
+            for i, x in enumerate(done):
+                store(x, bases[i // t.vectors], i % t.vectors)
+
+
+def _apply(f: Function, t: Tiling, epilogue: Epilogue, tile: Sequence[Value], bias: Value, load: object) -> list[Value]:
+    assert callable(load)
+    if epilogue.bias == "column":
+        along = [load(bias, v) for v in range(t.vectors)]
+        tile = [x + along[i % t.vectors] for i, x in enumerate(tile)]
+    if epilogue.bias == "row":
+        rows = range(len(tile) // t.vectors)
+        down = [f.load(t.scalar, f.element(bias, r, t.scalar)).splat(t.lanes) for r in rows]
+        tile = [x + down[i // t.vectors] for i, x in enumerate(tile)]
+    return [epilogue.activate(x) for x in tile]
+
+
+def call_tile(f: Function, t: Tiling, rows: Value, *args: Value) -> None:
+    """Call the micro-kernel for a number of rows known at run time."""
+    for n in f.cases(rows, range(1, t.rows + 1)):
+        f.call(f"tile{n}", None, *args)
+
+
+# ---------------------------------------------------------------- packing
+
+
+def define_pack(module: Module, t: Tiling, width: int) -> str:
+    """Define `pack(panel, x, x_lane, x_k, valid, k)`: panel[j, i] = x[i * x_lane + j * x_k] for i < width, j < k.
+
+    Lanes from `valid` (at least 1) on repeat the last valid one. Contiguous lanes are copied, contiguous k is transposed in
+    registers, anything else goes one by one.
+    """
+    name = f"pack{width}"
+    args = {"panel": ptr, "x": ptr, "x_lane": i64, "x_k": i64, "valid": i64, "k": i64}
+    f = module.function(name, None, args, "internal nounwind")
+    panel, x, x_lane, x_k, valid, k = f.args
+    whole = of(t.dtype, width)
+    with f.either(x_lane.eq(1) & (valid >= width)) as sides:
+        for contiguous in sides:
+            if contiguous:
+                with f.loop(0, k) as j:
+                    row = f.load(whole, f.element(x, j * x_k, t.scalar))
+                    f.store(row, f.element(panel, j * width, t.scalar))
+            else:
+                _pack_lanes(f, t, width)
+    f.ret()
+    return name
+
+
+def _pack_lanes(f: Function, t: Tiling, width: int) -> None:
+    panel, x, x_lane, x_k, valid, k = f.args
+    last = valid - 1
+    lanes = [f.element(x, f.minimum(f.value(i, i64), last) * x_lane, t.scalar) for i in range(width)]
+    blocks = x_k.eq(1).select(k & -t.lanes, 0 * k)
+    with f.loop(0, blocks, t.lanes) as j:
+        for start in range(0, width, t.lanes):
+            count = min(t.lanes, width - start)
+            group = [lanes[min(start + i, width - 1)] for i in range(t.lanes)]
+            square = transpose([f.load(t.vector, f.element(p, j, t.scalar)) for p in group])
+            for i, column in enumerate(square):
+                part = column if count == t.lanes else column.shuffle(column, range(count))
+                f.store(part, f.element(panel, (j + i) * width + start, t.scalar))
+    with f.loop(blocks, k) as j:
+        for i, p in enumerate(lanes):
+            f.store(f.load(t.scalar, f.element(p, j * x_k, t.scalar)), f.element(panel, j * width + i, t.scalar))
+
+
+def transpose(rows: Sequence[Value]) -> list[Value]:
+    """The square of vectors transposed: butterflies that swap ever larger blocks across the diagonal."""
+    out, n = list(rows), len(rows)
+    step = 1
+    while step < n:
+        for i in range(n):
+            if i & step:
+                continue
+            a, b = out[i], out[i + step]
+            out[i] = a.shuffle(b, [lane if not lane & step else n + lane - step for lane in range(n)])
+            out[i + step] = a.shuffle(b, [lane + step if not lane & step else n + lane for lane in range(n)])
+        step *= 2
+    return out
