@@ -11,7 +11,9 @@ from typing import Any, cast
 import numpy as np
 
 from tracejit.ir.dtype import float64
-from tracejit.tensor import Tensor, from_numpy, stack, tensor
+from tracejit.ops.composed import stack
+from tracejit.tensor import Tensor
+from tracejit.tensor.creation import from_numpy, tensor
 
 __all__ = ["default_collate", "default_convert"]
 

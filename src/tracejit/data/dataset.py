@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from tracejit.data.sampler import permutation
-from tracejit.tensor import Generator, Tensor
+from tracejit.tensor import Tensor
+from tracejit.tensor.random import Generator
 
 __all__ = ["ConcatDataset", "Dataset", "IterableDataset", "Subset", "TensorDataset", "random_split"]
 

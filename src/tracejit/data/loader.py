@@ -15,7 +15,7 @@ from tracejit.data.collate import default_collate, default_convert
 from tracejit.data.dataset import Dataset, IterableDataset
 from tracejit.data.sampler import BatchSampler, RandomSampler, SequentialSampler, draw_seed
 from tracejit.data.worker import FINISHED, Job, Pool
-from tracejit.tensor import Generator
+from tracejit.tensor.random import Generator
 
 __all__ = ["DataLoader"]
 

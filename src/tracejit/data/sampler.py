@@ -8,7 +8,8 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from tracejit.tensor import Generator, Tensor, randint
+from tracejit.tensor import Tensor
+from tracejit.tensor.random import Generator, randint
 
 __all__ = [
     "BatchSampler",

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from tracejit.data.sampler import draw_seed
-from tracejit.tensor import Tensor, from_numpy, tensor
+from tracejit.tensor import Tensor
+from tracejit.tensor.creation import from_numpy, tensor
 
 __all__ = ["Compose", "Lambda", "Normalize", "RandomCrop", "RandomHorizontalFlip", "ToTensor"]
 

@@ -27,7 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from tracejit.tensor import Tensor, from_numpy, manual_seed
+from tracejit.tensor import Tensor
+from tracejit.tensor.creation import from_numpy
+from tracejit.tensor.random import manual_seed
 
 __all__ = ["FINISHED", "Finished", "Job", "Pool", "WorkerInfo", "get_worker_info"]
 

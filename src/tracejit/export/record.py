@@ -1,0 +1,138 @@
+"""What a function does to tensors, as one graph: the recording behind an exported file.
+
+The function runs eagerly while every op tells this recorder. An exported graph is a snapshot: tensors from outside
+become weights, Python values become constants. What a snapshot cannot say is refused: writing to outside tensors,
+drawing random numbers, reading a tensor's value other than as a condition. A condition is kept as a check: the loaded
+function raises where its data would have gone another way.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from tracejit.errors import ExportError
+from tracejit.export.archive import Check
+from tracejit.export.signature import Spec, flatten
+from tracejit.ir.graph import Graph
+from tracejit.ir.op import Array
+from tracejit.tensor import Tensor
+from tracejit.tensor.autograd import user_line
+from tracejit.tensor.random import default_generator
+from tracejit.trace import recorder as recording
+from tracejit.trace.builder import GraphBuilder
+
+__all__ = ["Recorded", "record"]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """`graph(inputs, weights) -> (outputs, checks)`; `outputs` says how the result is built."""
+
+    graph: Graph
+    weights: dict[str, Array]
+    outputs: Spec
+    checks: tuple[Check, ...]
+
+
+def record(fn: Callable[..., Any], args: Sequence[Any], leaves: Sequence[Tensor], labels: Sequence[str]) -> Recorded:
+    """Run `fn(*args)` and give what it did. Raises ExportError naming the line that cannot be exported."""
+    recorder = _Recorder(GraphBuilder(locate=_where))
+    for tensor, label in zip(leaves, labels, strict=True):
+        recorder.builder.input(tensor, label)
+    with recording.recording(recorder):
+        result = fn(*args)
+    outputs, tensors = flatten(result, lambda v: isinstance(v, Tensor), "the result")
+    builder, names = recorder.builder, _names(fn)
+    nodes = [builder.node_of(t) for t in tensors]
+    if written := builder.updates():
+        refuse_write(written[0][0], names)
+    checks = tuple(Check(c.value, c.where or "") for c in builder.checks)
+    graph = Graph(_name(fn), tuple(builder.params), (*nodes, *(c.node for c in builder.checks)), ())
+    weights: dict[str, Array] = {}
+    for tensor, node in zip(builder.sources[len(leaves) :], builder.params[len(leaves) :], strict=True):
+        name = base = names.get(id(tensor), "tensor")
+        count = 0
+        while name in weights or name in labels:
+            name, count = f"{base}.{count}", count + 1
+        node.label = name
+        weights[name] = tensor.detach().numpy().copy()
+    return Recorded(graph, weights, outputs, checks)
+
+
+def refuse_write(tensor: Any, names: dict[int, str]) -> NoReturn:
+    """Raise the ExportError for a function that writes `tensor`."""
+    if tensor is default_generator.state:
+        raise ExportError(
+            "the function draws random numbers (dropout in training mode?): call .eval() before exporting"
+        )
+    name = names.get(id(tensor), f"an outside tensor of type {tensor.type}")
+    at = f" at {tensor._version.where}" if tensor._version.where else ""
+    raise ExportError(
+        f"the function writes to {name}{at} (batch norm in training mode?): call .eval() before exporting"
+    )
+
+
+class _Recorder:
+    """Listens to the Tensor layer and builds the graph."""
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        self.builder = builder
+        self.emit, self.assign = builder.emit, builder.assign
+        self.adopt, self.alias, self.alias_result = builder.adopt, builder.alias, builder.alias_result
+
+    def look(self, kind: str, tensor: Any, value: Any) -> Any:
+        if kind != "bool":
+            self.refuse(f"reads the value of a tensor ({kind}), which the file would hold for ever")
+        self.builder.check(self.builder.node_of(tensor), value, kind)
+        return value
+
+    def read_slot(self, tensor: Any, name: str, value: Any) -> Any:
+        return value
+
+    def write_slot(self, tensor: Any, name: str, value: Any) -> None:
+        if not self.builder.made_here(tensor):
+            self.refuse(f"sets {name} of an outside tensor")
+
+    def read_mode(self, name: str, value: Any) -> Any:
+        return value
+
+    def call(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
+        return fn(*args)
+
+    def custom_rule(self, cls: Any) -> None:
+        """The rule's ops are recorded as they run."""
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise ExportError(f"{_where() or 'the function'}: {reason}")
+
+
+def _where() -> str | None:
+    line = user_line()
+    return os.path.basename(line) if line else None  # a file should not tell where its maker keeps things
+
+
+def _name(fn: Any) -> str:
+    return getattr(fn, "__name__", None) or type(fn).__name__
+
+
+def _names(fn: Any) -> dict[int, str]:
+    """Names of the parameters and buffers of the modules that `fn` is or uses."""
+    owners: dict[str, Any] = {"": fn}
+    if hasattr(fn, "__self__"):
+        owners[""] = fn.__self__
+    elif inspect.isfunction(fn):
+        used = inspect.getclosurevars(fn)
+        owners = {**used.globals, **used.nonlocals}
+    names: dict[int, str] = {}
+    for prefix, owner in owners.items():
+        if isinstance(owner, Tensor):
+            names[id(owner)] = prefix
+        for kind in ("named_parameters", "named_buffers"):
+            if not isinstance(owner, type) and hasattr(owner, kind):
+                for name, tensor in getattr(owner, kind)():
+                    names.setdefault(id(tensor), f"{prefix}.{name}" if prefix else name)
+    return names
