@@ -1,0 +1,15 @@
+"""The primitives, one class each. Importing this package registers them all.
+
+    ops.exp(x)   ops.reshape(x, shape)   ops.reduce_sum(x, axes)   ops.select(condition, a, b)   ops.const(like, value, dtype)
+
+The functions are thin: they build the op and emit it in the domain of x, Nodes and Tensors alike.
+"""
+
+from tracejit.ops.contract import *  # noqa: F403
+from tracejit.ops.control import *  # noqa: F403
+from tracejit.ops.copy import *  # noqa: F403
+from tracejit.ops.dynamic import *  # noqa: F403
+from tracejit.ops.movement import *  # noqa: F403
+from tracejit.ops.pointwise import *  # noqa: F403
+from tracejit.ops.reduce import *  # noqa: F403
+from tracejit.ops.source import *  # noqa: F403
