@@ -7,9 +7,12 @@ The functions are thin: they build the op and emit it in the domain of x, Nodes 
 
 from tracejit.ops.contract import *  # noqa: F403
 from tracejit.ops.control import *  # noqa: F403
+from tracejit.ops.conv import *  # noqa: F403
 from tracejit.ops.copy import *  # noqa: F403
 from tracejit.ops.dynamic import *  # noqa: F403
+from tracejit.ops.indexing import *  # noqa: F403
 from tracejit.ops.movement import *  # noqa: F403
+from tracejit.ops.order import *  # noqa: F403
 from tracejit.ops.pointwise import *  # noqa: F403
 from tracejit.ops.reduce import *  # noqa: F403
 from tracejit.ops.source import *  # noqa: F403
