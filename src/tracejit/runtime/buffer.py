@@ -10,15 +10,14 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
-from collections.abc import Callable
 from functools import cache
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Block", "Pool", "address", "empty", "pool", "trim"]
+__all__ = ["Block", "Pool", "address", "empty", "pool", "reads_objects", "trim"]
 
 SMALL: Final = 32 << 10  # below, the C allocator keeps pages itself and takes a third of the time
 HUGE: Final = 2 << 20  # a huge page; blocks as large begin on one
@@ -43,11 +42,13 @@ class Region:
         self.address = -(-start // HUGE) * HUGE if spare else start
 
 
-class Block(ctypes.Array[ctypes.c_char]):
-    """Aligned memory, seen by NumPy as a buffer of bytes. Dropped, it gives its region back to its pool."""
+class Block:
+    """Aligned memory at `address`. Dropped, it gives its region back to its pool.
 
-    _type_ = ctypes.c_char
-    _length_ = 0  # each size class is a class
+    Each block is also a ctypes array of its size class, so NumPy takes it as a buffer and keeps it alive.
+    """
+
+    __slots__ = ()
 
     address: int
     region: Region
@@ -112,9 +113,11 @@ def size_class(nbytes: int) -> int:
     return -(-max(nbytes, 1) // step) * step
 
 
+# Any: a class made at run time.
 @cache
-def _block_type(size: int) -> type[Block]:
-    return type(f"Block{size}", (Block,), {"_type_": ctypes.c_char, "_length_": size})
+def _block_type(size: int) -> Any:
+    fields = {"_type_": ctypes.c_char, "_length_": size, "__slots__": ("address", "region", "pool")}
+    return type(f"Block{size}", (Block, ctypes.Array), fields)
 
 
 pool: Final = Pool()
@@ -126,7 +129,7 @@ def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any
     nbytes = (shape if isinstance(shape, int) else prod(shape)) * dtype.itemsize
     if nbytes < SMALL:
         return np.empty(shape, dtype)
-    return np.ndarray(shape, dtype, pool.block(nbytes))
+    return np.ndarray(shape, dtype, cast(Any, pool.block(nbytes)))
 
 
 def trim() -> None:
@@ -146,13 +149,15 @@ def _address_in_object(array: npt.NDArray[Any]) -> int:
 _DATA: Final = object.__basicsize__
 
 
-def _choose_address() -> Callable[[npt.NDArray[Any]], int]:
+def _can_read_objects() -> bool:
+    """Try it, instead of trusting a version number."""
     if sys.implementation.name != "cpython":
-        return _address_of_interface
+        return False
     base = np.zeros((3, 4))
     probes = (base, base[1:, 1:], base.T, np.zeros(0), np.float32(1).reshape(()))
-    holds = all(_address_in_object(a) == _address_of_interface(a) for a in map(np.asarray, probes))
-    return _address_in_object if holds else _address_of_interface
+    return all(_address_in_object(a) == _address_of_interface(a) for a in map(np.asarray, probes))
 
 
-address: Final = _choose_address()
+reads_objects: Final = _can_read_objects()
+# Where the first element of an array is.
+address: Final = _address_in_object if reads_objects else _address_of_interface

@@ -1,8 +1,8 @@
 """LLVM text to machine code that lives exactly as long as its `Code`.
 
-The text holds explicit vectors, so no mid-level pass runs: parse, select instructions, load. The object bytes go through
-the store (`store.py`); they name other code by symbol only, and addresses are bound at load time, so a file can be
-used by any process on the same kind of CPU. llvmlite is imported when the first text is compiled.
+The text holds explicit vectors, so no mid-level pass runs: parse, select instructions, load. The object bytes go
+through the store (`store.py`); they name other code by symbol only, and addresses are bound at load time, so a file can
+be used by any process on the same kind of CPU. llvmlite is imported when the first text is compiled.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = ["Code", "assembly", "compile", "cpu_key", "simd_width", "vector_bits"
 # Counts changes to what `_emit` does with a text; part of every key.
 VERSION: Final = "tracejit-1"
 
-_DEFINED = re.compile(r'^define\s+(?!internal|private)[^@]*@"?([\w.$-]+)"?\s*\(', re.MULTILINE)
-_DECLARED = re.compile(r'^declare\s[^@]*@"?([\w.$-]+)"?\s*\(', re.MULTILINE)
+_DEFINED = re.compile(r'^[ \t]*define\s+(?!internal|private)[^@]*@"?([\w.$-]+)"?\s*\(', re.MULTILINE)
+_DECLARED = re.compile(r'^[ \t]*declare\s[^@]*@"?([\w.$-]+)"?\s*\(', re.MULTILINE)
 
 
 class Code:
@@ -56,9 +56,7 @@ class Code:
 _loaded: WeakValueDictionary[object, Code] = WeakValueDictionary()
 
 
-def compile(  # noqa: A001 - the word for it
-    text: str, *, opt: int = 2, symbols: Mapping[str, int] | None = None, needs: Sequence[object] = ()
-) -> Code:
+def compile(text: str, *, opt: int = 2, symbols: Mapping[str, int] | None = None, needs: Sequence[object] = ()) -> Code:
     """The machine code of an LLVM module for this CPU. The same text gives the same `Code` while one lives.
 
     `opt` is the effort of instruction selection (0 is fastest to compile). `symbols` are the addresses of functions the

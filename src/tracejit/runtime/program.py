@@ -15,8 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy.typing as npt
+
 from tracejit.errors import BackendError
-from tracejit.runtime import buffer, team
+from tracejit.runtime import buffer, entry, team
 from tracejit.runtime.walker import BIND, CHECK, FRAME, PROGRAM, STEP, native
 
 __all__ = ["Arena", "Arg", "Check", "External", "Int", "Program", "Step"]
@@ -97,7 +99,8 @@ class Program:
             assert check.itemsize in (1, 2, 4, 8), f"check {index} of {check.itemsize} bytes"
         self._tables = _tables(self)
         self._walk = native().walk
-        self._native = ctypes.c_void_p(ctypes.addressof(self._tables.words))
+        self._enter = entry.enter()
+        self._address = ctypes.addressof(self._tables.words)
         self._is_wide = any(_slices(step) > 1 for step in self.steps)
         self._idle: list[_Frame] = []
 
@@ -108,14 +111,29 @@ class Program:
         if not isinstance(pointers, ctypes.Array):
             pointers = (ctypes.c_void_p * len(pointers))(*pointers)
         crew = team.current() if self._is_wide else None
+        frame = self._take_frame()
         try:
-            frame = self._idle.pop()
-        except IndexError:
-            frame = _Frame(self._tables, self.arena_bytes)
-        try:
-            return self._walk(self._native, frame.pointer, pointers, crew and crew.pointer)
+            return self._walk(self._address, frame.address, pointers, crew and crew.address)
         finally:
             self._idle.append(frame)
+
+    def run_arrays(self, arrays: Sequence[npt.NDArray[Any]]) -> int:
+        """`run` on the memory of these arrays, a microsecond sooner."""
+        if len(arrays) != self.externals:
+            raise BackendError(f"program of {self.externals} externals run with {len(arrays)}")
+        crew = team.current() if self._is_wide else None
+        frame = self._take_frame()
+        try:
+            failed = self._enter(self._address, frame.address, crew.address if crew else 0, *arrays)
+        finally:
+            self._idle.append(frame)
+        return failed if failed != entry.FOREIGN else self.run([buffer.address(array) for array in arrays])
+
+    def _take_frame(self) -> _Frame:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return _Frame(self._tables)
 
     def __str__(self) -> str:
         lines = [f"program of {len(self.steps)} steps, {self.externals} externals, arena {self.arena_bytes} bytes"]
@@ -151,17 +169,16 @@ class _Tables:
 class _Frame:
     """The memory of one run: arguments, arena, the calling thread's scratch."""
 
-    __slots__ = ("block", "pointer")
+    __slots__ = ("address", "block")
 
-    def __init__(self, tables: _Tables, arena_bytes: int) -> None:
+    def __init__(self, tables: _Tables) -> None:
         self.block = buffer.pool.block(tables.frame_bytes)
-        start = self.block.address
+        start = self.address = self.block.address
         words = (ctypes.c_int64 * len(tables.frame)).from_address(start)
         words[:] = tables.frame  # type: ignore[assignment]
         words[FRAME["scratch"]] = start + tables.scratch_at
         for slot in tables.arena_slots:
             words[slot] += start + tables.arena_at
-        self.pointer = ctypes.c_void_p(start)
 
 
 def _tables(program: Program) -> _Tables:

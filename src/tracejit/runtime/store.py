@@ -1,4 +1,4 @@
-"""Compiled objects by content: a dictionary in memory over a folder of files, shared by processes, never trusted blindly.
+"""Compiled objects by content: a dictionary over a folder of files that processes share and none trusts blindly.
 
 A file is `magic, sha256(key), sha256(data), data`: whatever fails those digests (a torn write, a flipped bit, another
 version's file) is removed and counts as a miss. Nothing here raises: a store that cannot write is only slower.
@@ -40,7 +40,7 @@ class Stats:
 
 
 class Store:
-    """`get` and `put` bytes by key, in memory up to `memory_bytes` and in `folder` up to `disk_bytes`, oldest out first."""
+    """Bytes by key: up to `memory_bytes` in memory, up to `disk_bytes` in `folder`, oldest out first."""
 
     def __init__(self, folder: Path, *, memory_bytes: int = 32 << 20, disk_bytes: int = 512 << 20) -> None:
         self.folder = folder

@@ -26,7 +26,7 @@ LIMIT = 1024  # helpers; a ticket has room for 65535 slices
 
 
 class Team:
-    """`size` threads, the caller's among them. `pointer` is what the native walker takes."""
+    """`size` threads, the caller's among them. `address` is what the native walker takes."""
 
     def __init__(self, size: int) -> None:
         assert 2 <= size <= LIMIT, f"a team of {size} threads"
@@ -34,7 +34,6 @@ class Team:
         first = -(-(TEAM["claims"] + size) // 8) * 8  # workers begin on a cache line
         self._memory = ctypes.create_string_buffer(8 * (first + stride * size) + 64)
         self.address = -(-ctypes.addressof(self._memory) // 64) * 64
-        self.pointer = ctypes.c_void_p(self.address)
         self.words = (ctypes.c_int64 * (first + stride * size)).from_address(self.address)
         self.words[TEAM["spin"]] = SPIN
         self._workers: list[int] = []

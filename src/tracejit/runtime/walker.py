@@ -4,9 +4,10 @@ A wide step is cut into *slices*, one for each thread. The leader announces it b
 helpers claim slices, each its own first and then any that nobody has taken. So the leader never waits for a thread that
 has not come (it is parked, or a busy neighbour holds its core), only for slices somebody is really working on.
 
-A ticket is `count of announced steps << 16 | slices`, so it only grows. A slice is claimed by moving its word in `claims`
-from an older ticket to this one. The leader announces nothing new before all slices of a step are claimed and done:
-a helper that comes late finds newer tickets in all claims of its step, and may trust what it reads after a claim.
+A ticket is `count of announced steps << 16 | slices`, so it only grows. A slice is claimed by moving its word in
+`claims` from an older ticket to this one. The leader announces nothing new before all slices of a step are claimed and
+done: a helper that comes late finds this or a newer ticket in each claim of its step, and what it reads after a claim
+that succeeded belongs to that step.
 
 Every block in memory is an array of 8-byte words; the tables below name them, for the text and for Python alike.
 """
@@ -58,7 +59,7 @@ def has_threads() -> bool:
 
 @dataclass(frozen=True)
 class Native:
-    """The compiled walker. `walk(program, frame, pointers, team)` releases the GIL and returns the failed check or -1."""
+    """The compiled walker. `walk(program, frame, pointers, team)` releases the GIL; it gives a failed check or -1."""
 
     code: Code
     walk: Any  # ctypes functions
