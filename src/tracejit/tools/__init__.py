@@ -1,0 +1,1 @@
+"""The command line: `tracejit demo`, `tracejit show FILE`."""
