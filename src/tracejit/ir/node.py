@@ -176,6 +176,12 @@ class Node(Value):
         """One node, its type inferred; of TupleType where the op has several results."""
         return cls(op, tuple(inputs), op.infer(*(x.type for x in inputs)))
 
+    def with_inputs(self, inputs: tuple[Node, ...]) -> Node:
+        """A new node with the same op, name and line on other inputs, which have the types of the old ones."""
+        new = Node(self.op, inputs, self._type)
+        new.label, new.where = self.label, self.where
+        return new
+
     def emit(self, op: Op, inputs: Sequence[Node]) -> Any:
         return Node.build(op, inputs)
 
