@@ -1,35 +1,30 @@
 """Graph -> something to call: `build(graph)` gives an Executable over arrays.
 
 Two ways to the same answers: "interpret" runs every node by `Op.eval` (the oracle); "llvm" runs the graph's Schedule as
-native segments, with host steps only where an op has no kernel.
+native segments (`native.py`), with host steps only where an op has no kernel.
 
 Whatever the way, nothing a caller can see is written before the last check has passed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any, Protocol
 
 import numpy as np
 
+from tracejit.codegen.llvm.native import assemble
+from tracejit.codegen.result import Checks, Miss, own, same_bits
 from tracejit.errors import BackendError
-from tracejit.ir.graph import Graph
+from tracejit.ir.dim import Dim, substitute
+from tracejit.ir.graph import Graph, param
 from tracejit.ir.node import Node
-from tracejit.ir.op import Array, Param
+from tracejit.ir.op import Array, Op, Param, results
+from tracejit.ir.types import TensorType
 
-__all__ = ["Executable", "Interpreted", "Miss", "build"]
-
-Checks = Sequence[tuple[int, bool | int | float]]
-
-
-@dataclass(frozen=True)
-class Miss:
-    """Check number `check` saw `value` instead of what was expected; nothing was written."""
-
-    check: int
-    value: Any
+__all__ = ["Executable", "Interpreted", "Miss", "PerShape", "build", "specialise"]
 
 
 class Executable(Protocol):
@@ -58,14 +53,14 @@ def build(
     `updates` says that result i is written into the array passed for parameter j; `checks` that result i (rank 0) must
     have exactly the given bits.
     """
+    updates, checks = dict(updates or {}), tuple(checks)
     if backend == "interpret":
-        return Interpreted(graph, dict(updates or {}), tuple(checks))
-    raise BackendError(f"no backend {backend!r}; backends are llvm, interpret")
-
-
-def same_bits(value: Array, expected: bool | int | float) -> bool:
-    """True where rank-0 `value` has the bits `expected` has in its dtype: nan equals nan, 0.0 differs from -0.0."""
-    return np.asarray(value).tobytes() == np.asarray(expected, value.dtype).tobytes()
+        return Interpreted(graph, updates, checks)
+    if backend != "llvm":
+        raise BackendError(f"no backend {backend!r}; backends are llvm, interpret")
+    if all(t.is_static for n in graph.nodes for t in results(n.type)):
+        return assemble(graph, updates, checks)
+    return PerShape(graph, lambda known: assemble(known, updates, checks))
 
 
 class Interpreted:
@@ -103,7 +98,70 @@ class Interpreted:
         return outputs
 
 
-def own(value: Any, arrays: Sequence[Array]) -> Array:
-    """`value` as an array that shares no memory with `arrays`."""
-    value = np.asarray(value)
-    return value.copy() if value.base is not None or any(value is a for a in arrays) else value
+class PerShape:
+    """A graph with symbolic dims as one Executable for each set of extents met, the latest `KEEP` of them kept."""
+
+    KEEP = 16
+
+    def __init__(self, graph: Graph, make: Callable[[Graph], Executable]) -> None:
+        self.graph, self.make = graph, make
+        self.known: dict[tuple[tuple[str, int], ...], Executable] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def kernels(self) -> Sequence[Any]:
+        """The kernels of every shape met."""
+        return [k for e in self.known.values() for k in e.kernels]
+
+    @property
+    def host_ops(self) -> Sequence[str]:
+        """Of the latest shape."""
+        return next((e.host_ops for e in reversed(self.known.values())), ())
+
+    def __call__(self, arrays: Sequence[Array]) -> tuple[Array, ...] | Miss:
+        sizes = tuple(sorted(solve(self.graph, arrays).items()))
+        executable = self.known.get(sizes)
+        if executable is None:
+            executable = self.make(specialise(self.graph, dict(sizes)))
+            with self._lock:
+                self.known[sizes] = executable
+                while len(self.known) > self.KEEP:
+                    del self.known[next(iter(self.known))]
+        return executable(arrays)
+
+
+def solve(graph: Graph, arrays: Sequence[Array]) -> dict[str, int]:
+    """The symbols' values, from the parameters' shapes."""
+    out: dict[str, int] = {}
+    for p, a in zip(graph.params, arrays, strict=True):
+        for dim, n in zip(p.shape, a.shape, strict=True):
+            if not isinstance(dim, Dim):
+                continue
+            dim = substitute(dim, out)
+            if isinstance(dim, Dim) and len(dim.terms) <= 2:
+                (monomial, c), *rest = dim.terms
+                offset = rest[0][1] if rest else 0
+                if len(monomial) == 1 and monomial[0][1] == 1 and (not rest or rest[0][0] == ()) and (n - offset) % c == 0:
+                    out[monomial[0][0]] = (n - offset) // c
+    return out
+
+
+def specialise(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    """`graph` with extents for its symbols."""
+    new: dict[Node, Node] = {}
+    for n in graph.nodes:
+        if isinstance(n.op, Param):
+            new[n] = param(n.op.label, with_sizes(n.op.type, sizes))
+        else:
+            values = {f.name: with_sizes(getattr(n.op, f.name), sizes) for f in fields(n.op)}
+            op: Op = replace(n.op, **values) if values else n.op
+            new[n] = Node.of(op, tuple(new[i] for i in n.inputs))
+        new[n].label, new[n].where = n.label, n.where
+    return Graph(graph.name, tuple(new[p] for p in graph.params), tuple(new[r] for r in graph.results))
+
+
+def with_sizes(value: Any, sizes: Mapping[str, int]) -> Any:
+    """An attribute of an op with extents for symbols."""
+    if isinstance(value, TensorType):
+        return value.with_shape(substitute(value.shape, sizes))
+    return substitute(value, sizes)

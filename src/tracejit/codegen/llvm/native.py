@@ -1,0 +1,540 @@
+"""Schedule -> native Executable: where each value lives, the order of steps, one module of kernels, and the call itself.
+
+A value lives in an output array, in the parameter it updates, in the arena of its segment, or (made on one side of a host
+step and read on the other) in an array of its own. Segments are runs of native steps: one `Program` each.
+
+An update goes straight into its parameter where no one can tell: the kernel that makes it reads each old element only to
+make its successor, every other reader of the old value runs before, and nothing that can still fail comes after. Otherwise
+it is made elsewhere and copied at the end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tracejit.codegen import arena
+from tracejit.codegen.kernel import Buffer, Kernel, Load, Stage, Store
+from tracejit.codegen.llvm import emit, vectormath
+from tracejit.codegen.llvm.text import Module
+from tracejit.codegen.result import Checks, Miss, own, same_bits
+from tracejit.codegen.schedule import Call, Launch, Schedule, schedule
+from tracejit.ir.dtype import DType
+from tracejit.ir.graph import Graph
+from tracejit.ir.index import Axis, Index
+from tracejit.ir.node import Node
+from tracejit.ir.op import Array, ArrayConst, Param
+from tracejit.ir.types import TensorType, TupleType
+from tracejit.runtime import buffer, engine
+from tracejit.runtime.program import Arena, Arg, Check, External, Program, Step
+
+__all__ = ["Copy", "Native", "assemble"]
+
+
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """Copy a stored node to where it must end up, or to a temporary of its own."""
+
+    source: Node
+    target: Place
+    launch: Launch
+
+    @property
+    def reads(self) -> tuple[Node, ...]:
+        """What it copies."""
+        return (self.source,)
+
+    @property
+    def writes(self) -> tuple[Node, ...]:
+        """No node: its target is a place."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Memory from outside: "param", "const", "out" or "temp", and its number among its kind."""
+
+    kind: str
+    number: int
+
+
+StepLike = Launch | Call | Copy
+
+
+def assemble(graph: Graph, updates: Mapping[int, int], checks: Checks) -> Native:
+    """The graph, whose shapes are known, as native code."""
+    plan = schedule(graph, emit.supports, lambda n: False)
+    return Native(graph, Layout(graph, plan, updates, checks), checks)
+
+
+# ---------------------------------------------------------------- where values live, in what order they are made
+
+
+class Layout:
+    """Homes and order. Decides which updates are made in place."""
+
+    def __init__(self, graph: Graph, plan: Schedule, updates: Mapping[int, int], checks: Checks) -> None:
+        self.graph, self.plan, self.updates, self.checks = graph, plan, updates, checks
+        self.home: dict[Node, Place] = {}  # of stored nodes that do not live in an arena
+        self.consts: list[Node] = []
+        for k, p in enumerate(graph.params):
+            self.home[p] = Place("param", k)
+        for n in graph.nodes:
+            if isinstance(getattr(n.op, "value", None), ArrayConst):
+                self.home[n] = Place("const", len(self.consts))
+                self.consts.append(n)
+        self.steps: list[StepLike] = list(plan.steps)
+        self.after: dict[StepLike, set[StepLike]] = {s: set() for s in self.steps}  # what must come before
+        maker = {n: s for s in self.steps for n in s.writes}
+        for s in self.steps:
+            self.after[s].update(maker[r] for r in s.reads if r in maker)
+        self.maker: Mapping[Node, StepLike] = maker
+        self.outputs: list[tuple[Node, Place]] = []
+        self.late: set[StepLike] = set()  # writes what a caller can see
+        self.place_outputs()
+        self.checked = [plan.base[graph.results[i]] for i, _ in checks]
+        self.place_updates()
+        self.order = self.sort()
+
+    def place_outputs(self) -> None:
+        """The first output that holds a value is its home; others, and those that are parameters, are copies."""
+        checked = {i for i, _ in self.checks}
+        for i, r in enumerate(self.graph.results):
+            if i in self.updates or i in checked:
+                continue
+            place, b = Place("out", len(self.outputs)), self.plan.base[r]
+            self.outputs.append((r, place))
+            if b in self.home or isinstance(self.maker.get(b), Call):
+                self.copy(b, place)
+            else:
+                self.home[b] = place
+
+    def copy(self, source: Node, target: Place) -> Copy:
+        step = Copy(source, target, copy_launch(source))
+        self.steps.append(step)
+        self.after[step] = {self.maker[source]} if source in self.maker else set()
+        return step
+
+    def place_updates(self) -> None:
+        """In place where nobody can tell, else a copy at the end."""
+        graph, base = self.graph, self.plan.base
+        readers: dict[Node, list[StepLike]] = {}
+        for s in self.steps:
+            for r in s.reads:
+                readers.setdefault(r, []).append(s)
+        before = self.closure()
+        bit = {s: 1 << k for k, s in enumerate(self.steps)}
+        risky = [s for s in self.steps if isinstance(s, Call)] + [self.maker[c] for c in self.checked if c in self.maker]
+        must_precede = 0  # what a check or a host step needs
+        for s in risky:
+            must_precede |= before[s] | bit[s]
+        pending: list[tuple[Node, Node]] = []
+        for i, j in self.updates.items():
+            new, old = base[graph.results[i]], graph.params[j]
+            if new is old:
+                continue
+            made = self.maker.get(new)
+            others = [r for r in readers.get(old, ()) if r is not made]
+            if (
+                isinstance(made, Launch)
+                and new not in self.home
+                and not bit[made] & must_precede
+                and new.shape == old.shape
+                and made.may_overwrite(old, new)
+                and not any(before[r] & bit[made] for r in others)
+            ):
+                self.home[new] = self.home[old]
+                for r in others:
+                    self.after[made].add(r)
+                    gained = before[r] | bit[r]
+                    for s in self.steps:
+                        if s is made or before[s] & bit[made]:
+                            before[s] |= gained
+                self.late.add(made)
+            else:
+                pending.append((new, old))
+        temps = 0
+        targets = {graph.params[j] for j in self.updates.values()}
+        for new, old in pending:
+            if new in targets:  # the old value of another updated parameter: saved before that is overwritten
+                saved = Place("temp", -1 - temps)
+                temps += 1
+                first = self.copy(new, saved)
+                for s in self.late:
+                    if self.home.get(new) in (self.home[w] for w in s.writes if w in self.home):
+                        self.after[s].add(first)
+                last = self.copy(new, self.home[old])
+                last = self.redirect(last, saved)
+                self.after[last].add(first)
+            else:
+                last = self.copy(new, self.home[old])
+            self.late.add(last)
+        final = [s for s in self.steps if s in self.late and isinstance(s, Copy)]
+        for s in final:  # a copy into a parameter comes after every reader of its old value
+            for n, home in self.home.items():
+                if home == s.target and n in graph.params:
+                    self.after[s].update(r for r in self.steps if r is not s and r not in final and n in r.reads)
+        for s in self.late:
+            self.after[s].update(r for r in risky if r is not s)
+
+    def redirect(self, step: Copy, source: Place) -> Copy:
+        """`step` reading from a place instead of its node."""
+        new = SavedCopy(step.source, step.target, step.launch, source)
+        self.steps[self.steps.index(step)] = new
+        self.after[new] = self.after.pop(step)
+        return new
+
+    def closure(self) -> dict[StepLike, int]:
+        """Bit set of all steps that must come before each. Steps are in a valid order so far."""
+        bit = {s: 1 << k for k, s in enumerate(self.steps)}
+        out: dict[StepLike, int] = {}
+        for s in self.steps:
+            out[s] = 0
+            for d in self.after[s]:
+                out[s] |= out[d] | bit[d]
+        return out
+
+    def sort(self) -> list[StepLike]:
+        """An order that respects `after`: what the checks need first, what a caller can see last."""
+        early: set[StepLike] = set()
+        stack = [self.maker[c] for c in self.checked if c in self.maker]
+        while stack:
+            s = stack.pop()
+            if s not in early:
+                early.add(s)
+                stack += self.after[s]
+        rank = {s: (0 if s in early else 2 if s in self.late else 1, k) for k, s in enumerate(self.steps)}
+        waiting = {s: len(self.after[s]) for s in self.steps}
+        then: dict[StepLike, list[StepLike]] = {s: [] for s in self.steps}
+        for s, ds in self.after.items():
+            for d in ds:
+                then[d].append(s)
+        ready = [(rank[s], s) for s in self.steps if not waiting[s]]
+        heapify(ready)
+        out: list[StepLike] = []
+        while ready:
+            _, s = heappop(ready)
+            out.append(s)
+            for t in then[s]:
+                waiting[t] -= 1
+                if not waiting[t]:
+                    heappush(ready, (rank[t], t))
+        assert len(out) == len(self.steps), "steps wait for each other"
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class SavedCopy(Copy):
+    """A copy out of a temporary."""
+
+    origin: Place
+
+    @property
+    def reads(self) -> tuple[Node, ...]:
+        """No node: its origin is a place."""
+        return ()
+
+
+def copy_launch(n: Node) -> Launch:
+    """A kernel that copies a stored node."""
+    return Launch(copy_kernel(n.dtype, prod(int(d) for d in n.shape)), (n, n))  # type: ignore[arg-type]
+
+
+def copy_kernel(dtype: DType, size: int) -> Kernel:
+    """to[i] = from[i]."""
+    i = Axis("i0", size)
+    load = Node(Load(0, dtype, Index.of(i)), (), TensorType(dtype, ()))
+    stage = Stage((), (), (Store(1, Index.of(i), load),))
+    return Kernel((i,), (stage,), (Buffer(dtype, size, "in"), Buffer(dtype, size, "out")), "outer")
+
+
+# ---------------------------------------------------------------- segments
+
+
+@dataclass(eq=False)
+class Segment:
+    """A run of native steps, before it is a Program."""
+
+    steps: list[Launch | Copy]
+    checks: list[int]
+
+
+class Native:
+    """A compiled graph; see `codegen.compile.Executable`."""
+
+    def __init__(self, graph: Graph, layout: Layout, checks: Checks) -> None:
+        self.graph, self.layout, self.checks = graph, layout, checks
+        self._bits = engine.vector_bits()
+        self._cut()
+        self._place()
+        launches = [s if isinstance(s, Launch) else s.launch for s in layout.order if not isinstance(s, Call)]
+        self.kernels = tuple(dict.fromkeys(x.kernel for x in launches))
+        self.host_ops = tuple(s.node.op.name for s in layout.order if isinstance(s, Call))
+        self._code = kernels_code(self.kernels, self._bits)
+        self._parts = [p if isinstance(p, Call) else self._program(p) for p in self._segments]
+        self._targets = sorted({layout.home[graph.params[j]].number for j in layout.updates.values()})
+        self._seen: list[tuple[Any, int] | None] = [None] * len(graph.params)
+
+    # ------------------------------------------------------------ compile
+
+    def _cut(self) -> None:
+        """Segments between host steps, and after which step of them each check is due."""
+        self._segments: list[Segment | Call] = []
+        self._due: dict[int, tuple[int, int]] = {}  # check -> (segment, step)
+        self._host_checks: dict[int, list[int]] = {}  # checks of values that are given, or made by the host: before a part
+        at: dict[Node, tuple[int, int]] = {}
+        for s in self.layout.order:
+            if isinstance(s, Call):
+                self._segments.append(s)
+            else:
+                if not self._segments or isinstance(self._segments[-1], Call):
+                    self._segments.append(Segment([], []))
+                last = self._segments[-1]
+                assert isinstance(last, Segment)
+                last.steps.append(s)
+                for w in s.writes:
+                    at[w] = (len(self._segments) - 1, len(last.steps) - 1)
+        for k, n in enumerate(self.layout.checked):
+            if n in at:
+                self._due[k] = at[n]
+                segment = self._segments[at[n][0]]
+                assert isinstance(segment, Segment)
+                segment.checks.append(k)
+            else:
+                made = next((i for i, s in enumerate(self._segments) if isinstance(s, Call) and n in s.outputs), -1)
+                self._host_checks.setdefault(made, []).append(k)
+
+    def _place(self) -> None:
+        """Arena offsets of what lives in one segment; numbers of what does not."""
+        home = self.layout.home
+        self._offsets: dict[Node, int] = {}
+        self._arena: dict[int, int] = {}
+        self._temps: list[Node] = []
+        used: dict[Node, set[int]] = {}
+        made: dict[Node, int] = {}
+        for k, part in enumerate(self._segments):
+            for s in part.steps if isinstance(part, Segment) else [part]:
+                for n in s.writes:
+                    made[n] = k
+                for n in (*s.reads, *s.writes):
+                    used.setdefault(n, set()).add(k)
+        shape_of = {n: prod(int(d) for d in n.shape) * n.dtype.itemsize for n in used if not isinstance(n.type, TupleType)}  # type: ignore[arg-type]
+        for n, parts in used.items():
+            if n in home or isinstance(n.type, TupleType):
+                continue
+            if len(parts) > 1 or isinstance(self._segments[made[n]], Call):
+                home[n] = Place("temp", len(self._temps))
+                self._temps.append(n)
+        for k, part in enumerate(self._segments):
+            if isinstance(part, Call):
+                continue
+            life: dict[Node, arena.Lifetime] = {}
+            for i, s in enumerate(part.steps):
+                for n in (*s.writes, *s.reads):
+                    if n not in home:
+                        first = life[n].first if n in life else i
+                        life[n] = arena.Lifetime(shape_of[n], first, i)
+            for c in part.checks:
+                n = self.layout.checked[c]
+                if n in life:
+                    life[n] = arena.Lifetime(life[n].nbytes, life[n].first, len(part.steps))
+            offsets, self._arena[k] = arena.place(life)
+            self._offsets |= offsets
+        self._saved = sorted({s.target.number for s in self.layout.order if isinstance(s, Copy) and s.target.kind == "temp"})
+
+    @cached_property
+    def _bases(self) -> dict[str, int]:
+        """Where each kind of place begins among the externals."""
+        p, c, o = len(self.graph.params), len(self.layout.consts), len(self.layout.outputs)
+        return {"param": 0, "const": p, "out": p + c, "temp": p + c + o}
+
+    @property
+    def _externals(self) -> int:
+        return self._bases["temp"] + len(self._temps) + len(self._saved)
+
+    def _external(self, place: Place) -> External:
+        number = place.number if place.number >= 0 else len(self._temps) + self._saved.index(place.number)
+        return External(self._bases[place.kind] + number)
+
+    def _arg(self, n: Node) -> Arg:
+        return self._external(self.layout.home[n]) if n in self.layout.home else Arena(self._offsets[n])
+
+    def _program(self, part: Segment) -> Program:
+        steps: list[Step] = []
+        for s in part.steps:
+            launch = s if isinstance(s, Launch) else s.launch
+            symbol = symbol_of(launch.kernel)
+            cut = emit.launch(launch.kernel, self._bits)
+            if isinstance(s, Copy):
+                origin = self._external(s.origin) if isinstance(s, SavedCopy) else self._arg(s.source)
+                args: tuple[Arg, ...] = (origin, self._external(s.target))
+            else:
+                args = tuple(self._arg(n) for n in launch.operands)
+            steps.append(
+                Step(self._code[symbol].address(symbol), args, cut.units, cut.grain, cut.scratch, symbol, cut.units > cut.grain)
+            )
+        checks = [self._check(c) for c in part.checks]
+        number = self._segments.index(part)
+        return Program(steps, self._arena[number], self._externals, checks, tuple(dict.fromkeys(self._code.values())))
+
+    def _check(self, number: int) -> Check:
+        n, expected = self.layout.checked[number], self.checks[number][1]
+        raw = np.asarray(expected, n.dtype.numpy).tobytes()
+        return Check(self._due[number][1], self._arg(n), len(raw), int.from_bytes(raw, "little"))
+
+    # ------------------------------------------------------------ call
+
+    def __call__(self, arrays: Sequence[Array]) -> tuple[Array, ...] | Miss:
+        pointers = (ctypes.c_void_p * max(1, self._externals))()
+        keep: list[Array] = []
+        restore: list[tuple[Array, Array]] = []
+        bound = self._bind(arrays, pointers, keep, restore)
+        bases = self._bases
+        for k, n in enumerate(self.layout.consts):
+            pointers[bases["const"] + k] = self._constant(n)
+        outputs = [buffer.empty(tuple(r.shape), r.dtype.numpy) for r, _ in self.layout.outputs]  # type: ignore[arg-type]
+        for k, a in enumerate(outputs):
+            pointers[bases["out"] + k] = buffer.address(a)
+        values: dict[Node, Any] = {}  # what host steps made or will read
+        for k, n in enumerate(self._temps):
+            if isinstance(self.layout.maker[n], Call):
+                continue  # bound when the host has made it
+            values[n] = a = buffer.empty(tuple(n.shape), n.dtype.numpy)  # type: ignore[arg-type]
+            pointers[bases["temp"] + k] = buffer.address(a)
+        for number in self._saved:
+            source = next(s.source for s in self.layout.order if isinstance(s, Copy) and s.target == Place("temp", number))
+            keep.append(a := buffer.empty(tuple(source.shape), source.dtype.numpy))  # type: ignore[arg-type]
+            pointers[self._external(Place("temp", number)).index] = buffer.address(a)
+        if (miss := self._host_check(-1, bound, values, outputs)) is not None:
+            return miss
+        for k, part in enumerate(self._parts):
+            if isinstance(part, Call):
+                self._host(part, bound, values, outputs, pointers)
+                if (miss := self._host_check(k, bound, values, outputs)) is not None:
+                    return miss
+            elif (failed := part.run(pointers if self._externals else ())) >= 0:
+                segment = self._segments[k]
+                assert isinstance(segment, Segment)
+                return self._miss(segment.checks[failed])
+        for target, value in restore:
+            np.copyto(target, value)
+        return tuple(outputs)
+
+    def _bind(self, arrays: Sequence[Array], pointers: Any, keep: list[Array], restore: list[tuple[Array, Array]]) -> list[Array]:
+        """Pointers of the parameters; arrays that are not contiguous are copied, and copied back where they are updated."""
+        bound = list(arrays)
+        fresh = False
+        for k, a in enumerate(arrays):
+            seen = self._seen[k]
+            if seen is not None and seen[0]() is a:
+                pointers[k] = seen[1]
+                continue
+            if not a.flags.c_contiguous:
+                bound[k] = c = np.ascontiguousarray(a)
+                if k in self._targets:
+                    restore.append((a, c))
+                pointers[k] = buffer.address(c)
+                continue
+            pointers[k] = address = buffer.address(a)
+            self._seen[k] = (weakref.ref(a), address)
+            fresh = True
+        if fresh and self._targets:
+            self._separate(bound, pointers)
+        return bound
+
+    def _separate(self, bound: list[Array], pointers: Any) -> None:
+        """Copies of the parameters that share memory with one that is updated: they keep the old value."""
+        ranges = [(pointers[k] or 0, (pointers[k] or 0) + a.nbytes) for k, a in enumerate(bound)]
+        for j in self._targets:
+            lo, hi = ranges[j]
+            for k, (a, b) in enumerate(ranges):
+                if k not in self._targets and a < hi and lo < b:
+                    bound[k] = bound[k].copy()
+                    pointers[k] = buffer.address(bound[k])
+                    self._seen[k] = None
+
+    def _constant(self, n: Node) -> int:
+        a = n.op.value.array  # type: ignore[attr-defined]
+        if n not in self._constants:
+            self._constants[n] = np.ascontiguousarray(a)
+        return buffer.address(self._constants[n])
+
+    @cached_property
+    def _constants(self) -> dict[Node, Array]:
+        return {}
+
+    def _value(self, n: Node, bound: Sequence[Array], values: Mapping[Node, Any], outputs: Sequence[Array]) -> Any:
+        """The array that holds a stored node."""
+        if n in values:
+            return values[n]
+        place = self.layout.home[n]
+        if place.kind == "const":
+            return n.op.value.array  # type: ignore[attr-defined]
+        return (bound if place.kind == "param" else outputs)[place.number]
+
+    def _host(self, call: Call, bound: Sequence[Array], values: dict[Node, Any], outputs: Sequence[Array], pointers: Any) -> None:
+        args = [
+            self._value(b, bound, values, outputs).reshape(tuple(i.shape)) if not isinstance(i.type, TupleType) else values[b]
+            for i, b in zip(call.node.inputs, call.inputs, strict=True)
+        ]
+        made = call.node.op.eval(*args)
+        several = isinstance(call.node.type, TupleType)
+        for n in call.outputs:
+            values[n] = a = np.ascontiguousarray(own(made[n.op.index] if several else made, bound))  # type: ignore[attr-defined]
+            a = values[n] = a.reshape(tuple(n.shape))
+            if (place := self.layout.home.get(n)) is not None:
+                pointers[self._external(place).index] = buffer.address(a)
+
+    def _host_check(self, part: int, bound: Sequence[Array], values: Mapping[Node, Any], outputs: Sequence[Array]) -> Miss | None:
+        for k in self._host_checks.get(part, ()):
+            value = np.asarray(self._value(self.layout.checked[k], bound, values, outputs)).reshape(())
+            if not same_bits(value, self.checks[k][1]):
+                return Miss(k, value[()])
+        return None
+
+    def _miss(self, check: int) -> Miss:
+        return Miss(check, None)
+
+
+# ---------------------------------------------------------------- code
+
+
+def symbol_of(kernel: Kernel) -> str:
+    """The kernel's name in machine code."""
+    return f"k{kernel_key(kernel)}"
+
+
+def kernel_key(kernel: Kernel) -> str:
+    """A hash of the kernel's text."""
+    from hashlib import sha256
+
+    return sha256(str(kernel).encode()).hexdigest()[:16]
+
+
+def kernels_code(kernels: Sequence[Kernel], bits: int) -> dict[str, engine.Code]:
+    """Machine code of kernels by symbol, all that are new in one module."""
+    needed = {f for k in kernels for f in emit.functions(k, bits)}
+    needs: list[engine.Code] = [engine.compile(emit.memory_helpers())]
+    symbols = dict(needs[0].symbols)
+    for f in sorted(needed):
+        code = engine.compile(vectormath.module([f]))
+        needs.append(code)
+        symbols |= code.symbols
+    module = Module()
+    for name, k in {symbol_of(k): k for k in kernels}.items():
+        emit.emit(module, k, name, bits)
+    text = module.text()
+    used = {name: a for name, a in symbols.items() if f"@{name}(" in text}
+    code = engine.compile(text, symbols=used, needs=needs)
+    return {symbol_of(k): code for k in kernels}
+
+
+_ = Callable
