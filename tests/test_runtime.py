@@ -2,7 +2,6 @@
 
 import ctypes
 import errno
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -94,6 +93,25 @@ def python(source):
     return done.stdout
 
 
+def run_in_threads(work, arguments):
+    """Run work(argument) for each at once; the first exception is ours."""
+    failures = []
+
+    def guarded(argument):
+        try:
+            work(argument)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(argument,)) for argument in arguments]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
 # engine
 
 
@@ -147,6 +165,15 @@ print(store.current().stats.disk_hits, store.current().stats.writes)
 
 def test_import_brings_no_llvm():
     assert python("import sys, tracejit.runtime.program; print('llvmlite' in sys.modules)").strip() == "False"
+
+
+def test_threads_compile_at_once():
+    def work(seed):
+        for n in range(5):
+            code = engine.compile(f"define i64 @f() {{ ret i64 {n} }}", opt=seed % 2)
+            assert ctypes.CFUNCTYPE(ctypes.c_int64)(code.address("f"))() == n
+
+    run_in_threads(work, range(8))
 
 
 def test_assembly_shows_the_code():
@@ -275,25 +302,6 @@ def test_store_bounds_its_memory(tmp_path):
 
 
 # program
-
-
-def run_in_threads(work, arguments):
-    """Run work(argument) for each at once; the first exception is ours."""
-    failures = []
-
-    def guarded(argument):
-        try:
-            work(argument)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(argument,)) for argument in arguments]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
@@ -517,6 +525,18 @@ def test_new_process_runs_and_ends_while_a_program_runs():
     assert python(AT_EXIT).strip() == "done"
 
 
+def test_spawned_process_runs_programs():
+    script = f"""
+import sys
+sys.path[:0] = [{str(Path(__file__).parent)!r}]
+if __name__ == "__main__":
+    import multiprocessing, test_runtime
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.apply(test_runtime.run_wide, (5000,)))
+"""
+    assert python(script).strip() == "True"
+
+
 @needs_threads
 def test_team_ends_when_asked(add):
     own = team.Team(3)
@@ -619,17 +639,3 @@ def test_address_is_that_of_the_first_element():
     frozen.flags.writeable = False
     for array in (base, frozen, base.T, base[::-1, ::-1], np.zeros(0), np.zeros(())):
         assert buffer.address(array) == array.ctypes.data
-
-
-def test_spawned_process_runs_programs():
-    context = multiprocessing.get_context("spawn")
-    assert context.get_start_method() == "spawn"
-    script = f"""
-import sys
-sys.path[:0] = [{str(Path(__file__).parent)!r}]
-if __name__ == "__main__":
-    import multiprocessing, test_runtime
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print(pool.apply(test_runtime.run_wide, (5000,)))
-"""
-    assert python(script).strip() == "True"

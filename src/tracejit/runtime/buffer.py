@@ -21,7 +21,7 @@ __all__ = ["Block", "Pool", "address", "empty", "pool", "reads_objects", "trim"]
 
 SMALL: Final = 32 << 10  # below, the C allocator keeps pages itself and takes a third of the time
 HUGE: Final = 2 << 20  # a huge page; blocks as large begin on one
-KEEP: Final = 2 << 30  # bytes the pool may keep for later
+KEEP: Final = 1 << 30  # bytes the pool keeps for later; `pool.keep` may be set
 
 
 class Region:

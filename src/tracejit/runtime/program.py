@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tracejit.errors import BackendError
 from tracejit.runtime import buffer, entry, team
-from tracejit.runtime.walker import BIND, CHECK, FRAME, PROGRAM, STEP, native
+from tracejit.runtime.walker import BIND, FRAME, PROGRAM, native
 
 __all__ = ["Arena", "Arg", "Check", "External", "Int", "Program", "Step"]
 
@@ -163,7 +163,6 @@ class _Tables:
     arena_at: int
     scratch_at: int
     frame_bytes: int
-    scratch_bytes: int
 
 
 class _Frame:
@@ -188,58 +187,38 @@ def _tables(program: Program) -> _Tables:
 
     def put(arg: Arg) -> None:
         """The next word of the frame holds this operand."""
-        match arg:
-            case External(index, byte_offset):
-                binds.extend(_record(BIND, external=index, byte_offset=byte_offset, slot=8 * len(frame)))
-                frame.append(0)
-            case Arena(byte_offset):
-                arena_slots.append(len(frame))
-                frame.append(byte_offset)
-            case Int(value):
-                frame.append(value)
+        if isinstance(arg, Int):
+            frame.append(arg.value)
+        elif isinstance(arg, Arena):
+            arena_slots.append(len(frame))
+            frame.append(arg.byte_offset)
+        else:
+            binds.extend((arg.index, arg.byte_offset, 8 * len(frame)))
+            frame.append(0)
 
+    due: dict[int, list[int]] = {}
+    for n, check in enumerate(program.checks):
+        due.setdefault(check.after_step, []).append(n)
+    # Records are written in the order of the tables STEP, CHECK, BIND and PROGRAM of `walker.py`.
     for index, step in enumerate(program.steps):
-        due = [(n, check) for n, check in enumerate(program.checks) if check.after_step == index]
-        steps.extend(
-            _record(
-                STEP,
-                function=step.address,
-                args=8 * len(frame),
-                extent=step.extent,
-                slices=_slices(step),
-                unit=_unit(step),
-                checks=len(due),
-            )
-        )
+        now = due.get(index, ())
+        steps.extend((step.address, 8 * len(frame), step.extent, _slices(step), _unit(step), len(now)))
         for arg in step.args:
             put(arg)
-        for n, check in due:
-            slot = 8 * len(frame)
+        for n in now:
+            check = program.checks[n]
+            checks.extend((8 * len(frame), check.itemsize, _signed(check), n))
             put(check.arg)
-            checks.extend(_record(CHECK, slot=slot, itemsize=check.itemsize, bits=_signed(check), index=n))
 
     scratch = _round_up(max([64, *(step.scratch for step in program.steps)]))
     arena_at = _round_up(8 * len(frame))
     scratch_at = arena_at + _round_up(program.arena_bytes)
-    parts = (steps, binds, checks)
+    steps_at, binds_at, checks_at = (part.buffer_info()[0] for part in (steps, binds, checks))
     words = (ctypes.c_int64 * len(PROGRAM))(
-        *_record(
-            PROGRAM,
-            steps=len(program.steps),
-            step_table=steps.buffer_info()[0],
-            binds=len(binds) // len(BIND),
-            bind_table=binds.buffer_info()[0],
-            check_table=checks.buffer_info()[0],
-            scratch=scratch,
-        )
+        len(program.steps), steps_at, len(binds) // len(BIND), binds_at, checks_at, scratch
     )
-    return _Tables(words, parts, frame, tuple(arena_slots), arena_at, scratch_at, scratch_at + scratch, scratch)
-
-
-def _record(table: dict[str, int], **values: int) -> list[int]:
-    """The values in the order of the table."""
-    assert len(values) == len(table), f"{sorted(values)} for {sorted(table)}"
-    return [values[name] for name in table]
+    frame_bytes = scratch_at + scratch
+    return _Tables(words, (steps, binds, checks), frame, tuple(arena_slots), arena_at, scratch_at, frame_bytes)
 
 
 def _slices(step: Step) -> int:
@@ -261,13 +240,10 @@ def _round_up(nbytes: int) -> int:
 
 
 def _require_inside(arg: Arg, arena_bytes: int, externals: int) -> None:
-    match arg:
-        case External(index):
-            assert 0 <= index < externals, f"external {index} of {externals}"
-        case Arena(byte_offset):
-            assert 0 <= byte_offset <= arena_bytes, f"arena offset {byte_offset} of {arena_bytes} bytes"
-        case Int():
-            pass
+    if isinstance(arg, External):
+        assert 0 <= arg.index < externals, f"external {arg.index} of {externals}"
+    elif isinstance(arg, Arena):
+        assert 0 <= arg.byte_offset <= arena_bytes, f"arena offset {arg.byte_offset} of {arena_bytes} bytes"
 
 
 def _show(arg: Arg) -> str:

@@ -24,7 +24,7 @@ from typing import Any, Final
 from tracejit.runtime import engine
 from tracejit.runtime.engine import Code
 
-__all__ = ["BIND", "CHECK", "FRAME", "PROGRAM", "STEP", "TEAM", "WORKER", "Native", "has_threads", "native", "text"]
+__all__ = ["BIND", "FRAME", "PROGRAM", "TEAM", "WORKER", "Native", "has_threads", "native", "text"]
 
 
 def _words(names: str) -> dict[str, int]:
