@@ -1,0 +1,1 @@
+"""Layers. Start reading at `module.py`."""

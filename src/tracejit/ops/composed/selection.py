@@ -1,0 +1,340 @@
+"""Choosing elements by position: gather, scatter, sort, one_hot, triangles, embedding.
+
+Positions that the user gives are checked once (`require`, which the recorder turns into a guard), made non-negative, and
+only then handed to the indexing primitives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tracejit.errors import DTypeError, OpError
+from tracejit.ir import dtype as dt
+from tracejit.ir.dim import same
+from tracejit.ir.node import Node, Scalar, Value, cast, constant, expand_to
+from tracejit.ir.op import ArrayConst
+from tracejit.ir.types import TensorType
+from tracejit.ops.composed import movement
+from tracejit.ops.composed.axes import axis_of, fresh, rank, require
+from tracejit.ops.composed.elementwise import eq, where
+from tracejit.ops.composed.movement import flatten, movedim, narrow, ravel, reshape, slice_along, squeeze, unsqueeze
+from tracejit.ops.composed.reduction import Extreme, amax, sum
+from tracejit.ops.control import StopGradient
+from tracejit.ops.indexing import Scatter, ScatterAlong, Take, TakeAlong
+from tracejit.ops.movement import Broadcast, Pad, UpdateSlice
+from tracejit.ops.order import Sort
+from tracejit.ops.source import Const, Iota
+
+__all__ = [
+    "argsort", "diag", "diag_embed", "diagflat", "embedding", "gather", "index_add", "index_copy", "index_fill", "index_select",
+    "kthvalue", "median", "msort", "one_hot", "repeat_interleave", "scatter", "scatter_add", "sort",
+    "take", "take_along_dim", "topk", "trace", "tril", "triu",
+]  # fmt: skip
+
+
+def table(like: Value, array: Any) -> Any:
+    """A NumPy array as a constant in the domain of `like`."""
+    dtype = dt.from_numpy(array.dtype)
+    assert dtype is not None
+    return like.emit(Const(ArrayConst(array), TensorType(dtype, array.shape, like.type.device)), ())
+
+
+def positions(index: Value, extent: Any, what: str, *, negative: bool = False) -> Any:
+    """`index` as int64 positions below `extent`, checked; counted from the end where negative ones are allowed."""
+    if index.type.dtype.kind not in "iu":
+        raise DTypeError(f"{what} wants integer indices, got {index.type}")
+    at = cast(index, dt.int64)
+    low = -extent if negative else 0
+    require((at >= low) & (at < extent), f"{what}: an index lies outside {low} .. {extent - 1}")
+    return where(at < 0, at + extent, at) if negative else at
+
+
+# --- by positions --------------------------------------------------------------------------------------------------
+
+
+def index_select(x: Value, dim: int, index: Value) -> Any:
+    """The slices of x at the positions `index` (a vector) of `dim`."""
+    if rank(index) > 1:
+        raise OpError(f"index_select wants a vector of indices, got {index.type}")
+    if not rank(x):
+        positions(index, 1, f"index_select of {x.type}")
+        return fresh(x)
+    axis = axis_of(dim, rank(x))
+    at = positions(index, x.type.shape[axis], f"index_select of {x.type} at dim {dim}")
+    return Take(axis)(x, reshape(at, (-1,)) if not rank(index) else at)
+
+
+def take(x: Value, index: Value) -> Any:
+    """The elements of x, seen as one row, at `index`."""
+    row = ravel(x)
+    return Take(0)(row, positions(index, row.type.shape[0], f"take of {x.type}", negative=True))
+
+
+def embedding(input: Value, weight: Value, padding_idx: int | None = None) -> Any:
+    """The rows of `weight` at the positions `input`; the row `padding_idx` gets no gradient."""
+    if rank(weight) != 2:
+        raise OpError(f"embedding wants a matrix of weights, got {weight.type}")
+    rows = weight.type.shape[0]
+    at = positions(input, rows, f"embedding of {weight.type}")
+    out = Take(0)(weight, at)
+    if padding_idx is None:
+        return out
+    if not -rows <= padding_idx < rows:
+        raise OpError(f"embedding padding_idx {padding_idx} is not a row of {weight.type}")
+    padded = expand_to(unsqueeze(eq(at, padding_idx % rows), -1), out.type.shape)
+    return where(padded, StopGradient()(out), out)
+
+
+def _fit(x: Any, shape: Sequence[Any], axis: int | None = None) -> Any:
+    """x cut to the leading `shape`, except along `axis`."""
+    for i, d in enumerate(shape):
+        if i != axis and not same(d, x.type.shape[i]):
+            x = slice_along(x, i, 0, d)
+    return x
+
+
+def _along(name: str, x: Value, dim: int, index: Value) -> tuple[int, Any]:
+    if rank(x) != rank(index) and rank(x) and rank(index):
+        raise OpError(f"{name} of {x.type} by {index.type}: ranks {rank(x)} and {rank(index)} differ")
+    axis = axis_of(dim, rank(x))
+    for i, (d, n) in enumerate(zip(index.type.shape, x.type.shape, strict=False)):
+        if i != axis and isinstance(d, int) and isinstance(n, int) and d > n:
+            raise OpError(f"{name} of {x.type} by {index.type}: index has {d} positions at dim {i}, the tensor {n}")
+    n = x.type.shape[axis] if rank(x) else 1
+    return axis, positions(index, n, f"{name} of {x.type} at dim {dim}")
+
+
+def gather(x: Value, dim: int, index: Value) -> Any:
+    """y[i, j] = x[index[i, j], j] for dim 0, and so on; index may be smaller than x in the other dims."""
+    axis, at = _along("gather", x, dim, index)
+    if not rank(x) or not rank(index):
+        return reshape(Take(0)(ravel(x), at), index.type.shape)
+    return TakeAlong(axis)(_fit(x, index.type.shape, axis), at)
+
+
+def take_along_dim(x: Value, indices: Value, dim: int | None = None) -> Any:
+    """As gather, with both sides broadcast; over the flattened tensor without `dim`."""
+    if dim is None:
+        return gather(ravel(x), 0, ravel(indices))
+    from tracejit.ir.node import broadcast_shapes
+
+    axis = axis_of(dim, rank(x))
+    drop = [tuple(1 if i == axis else d for i, d in enumerate(v.type.shape)) for v in (x, indices)]
+    shape = broadcast_shapes(*drop)
+    x, indices = (
+        expand_to(v, tuple(v.type.shape[axis] if i == axis else d for i, d in enumerate(shape))) for v in (x, indices)
+    )
+    return TakeAlong(axis)(x, positions(indices, x.type.shape[axis], f"take_along_dim of {x.type}", negative=True))
+
+
+def scatter(x: Value, dim: int, index: Value, src: Value | Scalar, *, reduce: str | None = None) -> Any:
+    """x with y[index[i, j], j] = src[i, j] for dim 0, and so on; `reduce` is None or "add"."""
+    if reduce not in (None, "add"):
+        raise OpError(f"scatter reduce is {reduce!r}, wanted None or 'add'")
+    axis, at = _along("scatter", x, dim, index)
+    if isinstance(src, Value):
+        if src.type.dtype is not x.type.dtype:
+            raise DTypeError(f"scatter of {src.type} into {x.type}: dtypes differ, cast one side")
+        updates = _fit(src, index.type.shape)
+    else:
+        updates = expand_to(constant(x, src, x.type.dtype), index.type.shape)
+    mode = "add" if reduce == "add" else "set"
+    if not rank(x) or not rank(index):
+        out = ScatterAlong(0, mode)(reshape(x, (-1,)), reshape(at, (-1,)), reshape(updates, (-1,)))
+        return reshape(out, x.type.shape)
+    part = _fit(x, index.type.shape, axis)
+    out = ScatterAlong(axis, mode)(part, at, updates)
+    return out if part is x else UpdateSlice((0,) * rank(x), (1,) * rank(x))(x, out)
+
+
+def scatter_add(x: Value, dim: int, index: Value, src: Value) -> Any:
+    """x with src[i, j] added at [index[i, j], j] for dim 0, and so on."""
+    return scatter(x, dim, index, src, reduce="add")
+
+
+def _slices(name: str, x: Value, dim: int, index: Value) -> tuple[int, Any]:
+    if rank(index) > 1:
+        raise OpError(f"{name} wants a vector of indices, got {index.type}")
+    axis = axis_of(dim, rank(x))
+    n = x.type.shape[axis] if rank(x) else 1
+    return axis, reshape(positions(index, n, f"{name} of {x.type} at dim {dim}", negative=True), (-1,))
+
+
+def _scattered(mode: str, x: Value, axis: int, at: Any, source: Any) -> Any:
+    row = x if rank(x) else reshape(x, (1,))
+    shape = tuple(at.type.shape[0] if i == axis else d for i, d in enumerate(row.type.shape))
+    fits = rank(source) == 0 or (len(source.type.shape) == len(shape) and all(map(same, source.type.shape, shape)))
+    if not fits:
+        raise OpError(
+            f"index of {at.type.shape[0]} positions into {x.type} at dim {axis} wants a source of {list(shape)}, got {source.type}"
+        )
+    return reshape(Scatter(axis, mode)(row, at, expand_to(source, shape)), x.type.shape)
+
+
+def index_add(x: Value, dim: int, index: Value, source: Value, *, alpha: Scalar = 1) -> Any:
+    """x with alpha * source[k] added to its slice index[k] of `dim`."""
+    axis, at = _slices("index_add", x, dim, index)
+    return _scattered("add", x, axis, at, cast(source if alpha == 1 else source * alpha, x.type.dtype))
+
+
+def index_copy(x: Value, dim: int, index: Value, source: Value) -> Any:
+    """x with its slice index[k] of `dim` replaced by source[k]."""
+    axis, at = _slices("index_copy", x, dim, index)
+    return _scattered("set", x, axis, at, source)
+
+
+def index_fill(x: Value, dim: int, index: Value, value: Value | Scalar) -> Any:
+    """x with its slices at `index` of `dim` filled with `value`."""
+    axis, at = _slices("index_fill", x, dim, index)
+    fill = cast(value, x.type.dtype) if isinstance(value, Value) else constant(x, value, x.type.dtype)
+    return _scattered("set", x, axis, at, fill)
+
+
+# --- by order ------------------------------------------------------------------------------------------------------
+
+
+def sort(x: Value, dim: int = -1, descending: bool = False, *, stable: bool = False) -> Extreme:
+    """x in order along `dim`, and the positions it came from; NaN is the largest."""
+    axis = axis_of(dim, rank(x))
+    if not rank(x):
+        return Extreme(fresh(x), constant(x, 0, dt.int64))
+    return Extreme(*Sort(axis, descending, stable)(x))
+
+
+def argsort(x: Value, dim: int = -1, descending: bool = False, *, stable: bool = False) -> Any:
+    """The positions that put x in order along `dim`."""
+    return sort(x, dim, descending, stable=stable).indices
+
+
+def msort(x: Value) -> Any:
+    """x in order along its first axis."""
+    return sort(x, 0).values
+
+
+def topk(x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Extreme:
+    """The k largest (or smallest) along `dim`, in order, and their positions."""
+    axis = axis_of(dim, rank(x))
+    n = x.type.shape[axis] if rank(x) else 1
+    if not 0 <= k <= n:
+        raise OpError(f"topk of {x.type} at dim {dim}: k = {k} is not in 0 .. {n}")
+    values, indices = sort(x, dim, largest)
+    return Extreme(values, indices) if not rank(x) else Extreme(narrow(values, axis, 0, k), narrow(indices, axis, 0, k))
+
+
+def kthvalue(x: Value, k: int, dim: int = -1, keepdim: bool = False) -> Extreme:
+    """The k-th smallest along `dim`, k from 1, and its position."""
+    axis = axis_of(dim, rank(x))
+    n = x.type.shape[axis] if rank(x) else 1
+    if not 1 <= k <= n:
+        raise OpError(f"kthvalue of {x.type} at dim {dim}: k = {k} is not in 1 .. {n}")
+    pair = sort(x, dim)
+    if not rank(x):
+        return pair
+    return Extreme(*(v if keepdim else squeeze(v, axis) for v in (narrow(y, axis, k - 1, 1) for y in pair)))
+
+
+def median(x: Value, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The lower median of all, or along `dim` with its position; NaN if there is one."""
+    if dim is None:
+        return median(ravel(x), 0).values
+    axis = axis_of(dim, rank(x))
+    n = x.type.shape[axis] if rank(x) else 1
+    if n == 0:
+        raise OpError(f"median of {x.type} at dim {dim}: an empty range has no median")
+    middle = kthvalue(x, (n + 1) // 2, dim, keepdim)
+    if not x.type.dtype.is_floating_point:
+        return middle
+    last = kthvalue(x, n, dim, keepdim)  # NaN sorts last
+    bad = ~eq(last.values, last.values)
+    return Extreme(where(bad, last.values, middle.values), where(bad, last.indices, middle.indices))
+
+
+# --- made of positions ---------------------------------------------------------------------------------------------
+
+
+def one_hot(x: Value, num_classes: int = -1) -> Any:
+    """int64[..., num_classes] with 1 at position x; the number is 1 + max(x) unless given."""
+    if num_classes < 0:
+        if isinstance(x, Node):
+            raise OpError("one_hot in a graph wants num_classes: the largest index is not known")
+        num_classes = int(amax(x)) + 1
+    at = positions(x, num_classes, f"one_hot with {num_classes} classes")
+    shape = (*x.type.shape, num_classes)
+    classes = x.emit(Iota(shape, len(shape) - 1, dt.int64), ())
+    return cast(eq(classes, unsqueeze(at, -1)), dt.int64)
+
+
+def _triangle(x: Value, diagonal: int, lower: bool) -> Any:
+    if rank(x) < 2:
+        raise OpError(f"{'tril' if lower else 'triu'} of {x.type}: wanted rank 2 or more")
+    shape = x.type.shape[-2:]
+    row, column = (x.emit(Iota(shape, i, dt.int64), ()) for i in (0, 1))
+    inside = column - row <= diagonal if lower else column - row >= diagonal
+    return where(inside, x, False if x.type.dtype is dt.bool_ else 0)
+
+
+def tril(x: Value, diagonal: int = 0) -> Any:
+    """x with zeros above the `diagonal`-th diagonal."""
+    return _triangle(x, diagonal, True)
+
+
+def triu(x: Value, diagonal: int = 0) -> Any:
+    """x with zeros below the `diagonal`-th diagonal."""
+    return _triangle(x, diagonal, False)
+
+
+def diag_embed(x: Value, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
+    """Matrices over dim1, dim2 whose `offset`-th diagonal is the last axis of x, zero elsewhere."""
+    *batch, n = x.type.shape
+    size = n + (offset if offset > 0 else -offset)
+    across = len(batch) if offset >= 0 else len(batch) + 1  # the row number equals the position above, the column below
+    widths = (0,) * len(batch)
+    long = Pad((*widths, 0), (*widths, size - n), (0,) * rank(x))(x, constant(x, 0, x.type.dtype)) if offset else x
+    shape = (*batch, size, size)
+    spread = Broadcast(shape, (*range(len(batch)), across))(long)
+    row, column = (x.emit(Iota(shape, i, dt.int64), ()) for i in (len(batch), len(batch) + 1))
+    matrices = where(eq(column - row, offset), spread, False if x.type.dtype is dt.bool_ else 0)
+    return movedim(matrices, (-2, -1), (dim1, dim2))
+
+
+def diag(x: Value, diagonal: int = 0) -> Any:
+    """A vector as a diagonal matrix, or the diagonal of a matrix."""
+    if rank(x) == 1:
+        return diag_embed(x, diagonal)
+    if rank(x) != 2:
+        raise OpError(f"diag of {x.type}: wanted a vector or a matrix")
+    return fresh(movement.diagonal(x, diagonal))
+
+
+def diagflat(x: Value, offset: int = 0) -> Any:
+    """A matrix whose diagonal is x as one row."""
+    return diag_embed(ravel(x), offset)
+
+
+def trace(x: Value) -> Any:
+    """The sum of the diagonal of a matrix."""
+    if rank(x) != 2:
+        raise OpError(f"trace of {x.type}: wanted a matrix")
+    return sum(movement.diagonal(x))
+
+
+def repeat_interleave(x: Value, repeats: int | Value, dim: int | None = None) -> Any:
+    """Each slice of `dim` repeated in place: all `repeats` times, or each its own number."""
+    if dim is None:
+        x, dim = flatten(x), 0
+    axis = axis_of(dim, rank(x))
+    if isinstance(repeats, int):
+        if repeats < 0:
+            raise OpError(f"repeat_interleave by {repeats}: wanted 0 or more")
+        shape = x.type.shape
+        wide = (*shape[: axis + 1], repeats, *shape[axis + 1 :])
+        kept = tuple(i for i in range(len(wide)) if i != axis + 1)
+        return reshape(Broadcast(wide, kept)(x), (*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]))
+    if isinstance(repeats, Node):
+        raise OpError("repeat_interleave in a graph wants an integer count: the result's size depends on data")
+    counts = np.asarray(repeats.tolist(), np.int64)  # type: ignore[attr-defined]
+    counts = np.broadcast_to(counts, (x.type.shape[axis],))
+    return Take(axis)(x, table(x, np.repeat(np.arange(len(counts)), counts)))
