@@ -75,7 +75,9 @@ class Conv(Op):
         # What lies behind the last window: the strides never reached it.
         left = [a - ((o - 1) * s + e + 1) for a, o, s, e in zip(extents, outs, self.stride, span)]
         none = (0, 0, 0)
-        spaced = pad(g, (*none, *span), (*none, *(e + r for e, r in zip(span, left))), (*none, *(s - 1 for s in self.stride)))
+        spaced = pad(
+            g, (*none, *span), (*none, *(e + r for e, r in zip(span, left))), (*none, *(s - 1 for s in self.stride))
+        )
         mirrored = transpose(flip(w, space) if space else w, (0, 2, 1, *space))
         dx = conv(spaced, mirrored, (1,) * n, self.dilation)
         reached = pad(x, (0,) * (n + 3), (*none, *(-r for r in left)))
@@ -88,7 +90,9 @@ class Conv(Op):
 
         def term(r: tuple[Index, ...]) -> Any:
             c, *ks = r
-            places = [shifted(shifted(k, 0, d), shifted(s, 0, t)) for s, k, t, d in zip(space, ks, self.stride, self.dilation)]
+            places = [
+                shifted(shifted(k, 0, d), shifted(s, 0, t)) for s, k, t, d in zip(space, ks, self.stride, self.dilation)
+            ]
             return x((n, g, c, *places)) * w((g, o, c, *ks))
 
         return Reduce("sum", w.type.shape[2:], term)

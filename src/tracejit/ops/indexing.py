@@ -117,7 +117,15 @@ class TakeAlong(Op):
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
-        for shape, axis, k in (((5,), 0, 3), ((3, 5), 1, 1), ((3, 5), 1, 7), ((3, 5, 2), 1, 2), ((3, 2), 0, 0), ((0, 2), 1, 1), ((1,), 0, 1)):
+        for shape, axis, k in (
+            ((5,), 0, 3),
+            ((3, 5), 1, 1),
+            ((3, 5), 1, 7),
+            ((3, 5, 2), 1, 2),
+            ((3, 2), 0, 0),
+            ((0, 2), 1, 1),
+            ((1,), 0, 1),
+        ):
             wanted = tuple(k if a == axis else n for a, n in enumerate(shape))
             yield Sample(cls(axis), (rng.normal(size=shape), rng.integers(0, shape[axis], size=wanted)))
         pair = (rng.normal(size=(4, 3)), rng.integers(0, 3, size=(4, 1)))
@@ -128,7 +136,9 @@ class TakeAlong(Op):
 
 
 def _check_others(what: str, x: TensorType, indices: TensorType, axis: int) -> None:
-    if x.rank != indices.rank or any(not same(a, b) for i, (a, b) in enumerate(zip(x.shape, indices.shape)) if i != axis):
+    if x.rank != indices.rank or any(
+        not same(a, b) for i, (a, b) in enumerate(zip(x.shape, indices.shape)) if i != axis
+    ):
         raise OpError(f"{what} of {x} with indices {indices}: only the extents along axis {axis} may differ")
 
 
@@ -196,7 +206,9 @@ class Scatter(Op):
             yield Sample(cls(0, mode), triple, ((0, 0, "v"), (1, 0, "n"), (2, 0, "n")))
             for dtype in dt.ALL:
                 x, u = (rng.integers(0, 2, size=s).astype(dtype.numpy) for s in ((4, 2), (3, 2)))
-                yield Sample(cls(0, mode), (x, np.array([3, 0, 3]), u), differentiable=dtype.kind == "f", tolerance=2e-2)
+                yield Sample(
+                    cls(0, mode), (x, np.array([3, 0, 3]), u), differentiable=dtype.kind == "f", tolerance=2e-2
+                )
 
 
 @dataclass(frozen=True)
@@ -212,8 +224,14 @@ class ScatterAlong(Op):
         _check_axis("scatter_along", x, indices, self.axis)
         _check_mode("scatter_along", self.mode)
         _check_others("scatter_along", x, indices, self.axis)
-        if updates.dtype is not x.dtype or updates.rank != indices.rank or not all(map(same, indices.shape, updates.shape)):
-            raise OpError(f"scatter_along into {x} at {indices} wants updates {x.with_shape(indices.shape)}, got {updates}")
+        if (
+            updates.dtype is not x.dtype
+            or updates.rank != indices.rank
+            or not all(map(same, indices.shape, updates.shape))
+        ):
+            raise OpError(
+                f"scatter_along into {x} at {indices} wants updates {x.with_shape(indices.shape)}, got {updates}"
+            )
         return x
 
     def eval(self, x: Array, indices: Array, updates: Array) -> Array:
@@ -240,7 +258,15 @@ class ScatterAlong(Op):
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
         for mode in ("add", "set"):
-            for shape, axis, k in (((5,), 0, 3), ((3, 5), 1, 1), ((3, 5), 1, 7), ((3, 5, 2), 1, 2), ((3, 2), 0, 0), ((0, 2), 1, 1), ((1,), 0, 1)):
+            for shape, axis, k in (
+                ((5,), 0, 3),
+                ((3, 5), 1, 1),
+                ((3, 5), 1, 7),
+                ((3, 5, 2), 1, 2),
+                ((3, 2), 0, 0),
+                ((0, 2), 1, 1),
+                ((1,), 0, 1),
+            ):
                 wanted = tuple(k if a == axis else n for a, n in enumerate(shape))
                 indices = rng.integers(0, shape[axis], size=wanted)
                 yield Sample(cls(axis, mode), (rng.normal(size=shape), indices, rng.normal(size=wanted)))
@@ -396,5 +422,3 @@ def dynamic_slice(x: Any, starts: Sequence[Any], sizes: Sequence[Extent]) -> Any
 def dynamic_update_slice(x: Any, update: Any, starts: Sequence[Any]) -> Any:
     """x with the window at `starts`, i64[] each, clamped, replaced by `update`."""
     return DynamicUpdateSlice()(x, update, *starts)
-
-

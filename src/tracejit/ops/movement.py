@@ -59,6 +59,8 @@ class Reshape(Op):
         return (reshape(g, x.type.shape),)
 
     def element(self, at: At, x: Reader) -> Node:
+        if any(is_fixed(n, 0) for n in self.shape):  # never asked for; there is nothing to divide by
+            return x((Index.at(0),) * x.type.rank)
         index: list[Index | Node] = []
         for ours, theirs in merged(x.type.shape, self.shape):
             flat = linear([at[k] for k in theirs], tuple(self.shape[k] for k in theirs))
@@ -100,7 +102,13 @@ class Transpose(Op):
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
-        for shape, perm in (((2, 3), (1, 0)), ((2, 3, 4), (2, 0, 1)), ((), ()), ((0, 3), (1, 0)), ((1, 1, 5), (1, 2, 0))):
+        for shape, perm in (
+            ((2, 3), (1, 0)),
+            ((2, 3, 4), (2, 0, 1)),
+            ((), ()),
+            ((0, 3), (1, 0)),
+            ((1, 1, 5), (1, 2, 0)),
+        ):
             yield Sample(cls(perm), (rng.normal(size=shape),))
         yield Sample(cls((1, 0)), (rng.normal(size=(4, 3)),), ((0, 0, "n"),))
         yield from each_dtype(cls((1, 0)), (2, 3), rng)
@@ -117,10 +125,14 @@ class Broadcast(Op):
     def infer(self, x: TensorType) -> Type:
         ok = len(self.dims) == x.rank and all(0 <= d < len(self.shape) for d in self.dims)
         if not ok or list(self.dims) != sorted(set(self.dims)):
-            raise OpError(f"broadcast of {x} to {list(self.shape)} with dims={list(self.dims)}: one rising axis for each of x's")
+            raise OpError(
+                f"broadcast of {x} to {list(self.shape)} with dims={list(self.dims)}: one rising axis for each of x's"
+            )
         for i, d in enumerate(self.dims):
             if not same(x.shape[i], self.shape[d]):
-                raise OpError(f"broadcast of {x} to {list(self.shape)}: extents {x.shape[i]} and {self.shape[d]} differ")
+                raise OpError(
+                    f"broadcast of {x} to {list(self.shape)}: extents {x.shape[i]} and {self.shape[d]} differ"
+                )
         return x.with_shape(self.shape)
 
     def eval(self, x: Array) -> Array:
@@ -163,7 +175,9 @@ class Slice(Op):
             raise OpError(f"slice of {x} wants {x.rank} starts, limits and strides")
         for d, a, b, s in zip(x.shape, self.starts, self.limits, self.strides):
             if s < 1 or _below(a, 0) or _below(b, a) or _below(d, b):
-                raise OpError(f"slice of {x} from {a} to {b} by {s}: wanted 0 <= start <= limit <= {d} and a positive stride")
+                raise OpError(
+                    f"slice of {x} from {a} to {b} by {s}: wanted 0 <= start <= limit <= {d} and a positive stride"
+                )
         return x.with_shape([_ceil_div(b - a, s) for a, b, s in zip(self.starts, self.limits, self.strides)])
 
     def eval(self, x: Array) -> Array:
@@ -201,9 +215,7 @@ def _ceil_div(n: Extent, s: int) -> Extent:
 
 def _rest(whole: Shape, starts: Shape, strides: Sequence[int], taken: Shape) -> list[Extent]:
     """What lies behind the last of `taken` elements, `strides` apart from `starts` on, on each axis."""
-    return [
-        n - a if is_fixed(k, 0) else n - a - (k - 1) * s - 1 for n, a, s, k in zip(whole, starts, strides, taken)
-    ]
+    return [n - a if is_fixed(k, 0) else n - a - (k - 1) * s - 1 for n, a, s, k in zip(whole, starts, strides, taken)]
 
 
 @dataclass(frozen=True)
@@ -222,7 +234,9 @@ class Pad(Op):
             raise OpError(f"pad of {x} wants its fill as {x.dtype.name}[], got {fill}")
         shape = [a + b + _spread(n, i) for n, a, b, i in zip(x.shape, self.low, self.high, self.interior)]
         if any(i < 0 for i in self.interior) or any(_below(d, 0) for d in shape):
-            raise OpError(f"pad of {x} by low={list(self.low)}, high={list(self.high)}, interior={list(self.interior)}: extents below 0")
+            raise OpError(
+                f"pad of {x} by low={list(self.low)}, high={list(self.high)}, interior={list(self.interior)}: extents below 0"
+            )
         return x.with_shape(shape)
 
     def eval(self, x: Array, fill: Array) -> Array:
@@ -237,7 +251,9 @@ class Pad(Op):
             first = -(a // step) if a < 0 else 0  # the first element of x not cropped
             last = min(n, max(first, (size - 1 - a) // step + 1))
             source.append(slice(first, last))
-            target.append(slice(a + first * step, a + (last - 1) * step + 1 if last > first else a + first * step, step))
+            target.append(
+                slice(a + first * step, a + (last - 1) * step + 1 if last > first else a + first * step, step)
+            )
         y[tuple(target)] = x[tuple(source)]
         return y
 
@@ -338,7 +354,15 @@ class Flip(Op):
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
-        for shape, axes in (((5,), (0,)), ((2, 3), (1,)), ((2, 3, 4), (0, 2)), ((0, 2), (0,)), ((1,), (0,)), ((), ()), ((3,), ())):
+        for shape, axes in (
+            ((5,), (0,)),
+            ((2, 3), (1,)),
+            ((2, 3, 4), (0, 2)),
+            ((0, 2), (0,)),
+            ((1,), (0,)),
+            ((), ()),
+            ((3,), ()),
+        ):
             yield Sample(cls(axes), (rng.normal(size=shape),))
         yield Sample(cls((0,)), (rng.normal(size=(4, 3)),), ((0, 0, "n"),))
         yield from each_dtype(cls((1,)), (2, 3), rng)
@@ -426,7 +450,9 @@ class UpdateSlice(Op):
 
     def infer(self, x: TensorType, update: TensorType) -> Type:
         if update.dtype is not x.dtype or update.rank != x.rank or not len(self.starts) == len(self.strides) == x.rank:
-            raise OpError(f"update_slice of {x} with {update}: wanted equal dtypes and ranks, and a start and stride per axis")
+            raise OpError(
+                f"update_slice of {x} with {update}: wanted equal dtypes and ranks, and a start and stride per axis"
+            )
         for n, k, a, s in zip(x.shape, update.shape, self.starts, self.strides):
             if s < 1 or _below(a, 0) or (not is_fixed(k, 0) and _below(n, a + (k - 1) * s + 1)):
                 raise OpError(f"update_slice of {x} with {update}: {k} elements from {a} by {s} do not fit in {n}")
@@ -484,7 +510,9 @@ class UpdateSlice(Op):
 # --- windows ---------------------------------------------------------------------------------------------------------
 
 
-def windows(extents: Sequence[Extent], sizes: Sequence[Extent], strides: Sequence[int], dilations: Sequence[int]) -> list[Extent]:
+def windows(
+    extents: Sequence[Extent], sizes: Sequence[Extent], strides: Sequence[int], dilations: Sequence[int]
+) -> list[Extent]:
     """How many windows fit on each axis: (extent - (size - 1) * dilation - 1) // stride + 1."""
     out: list[Extent] = []
     for n, k, s, d in zip(extents, sizes, strides, dilations):
@@ -522,8 +550,13 @@ class Unfold(Op):
 
     def infer(self, x: TensorType) -> Type:
         n = len(self.sizes)
-        if not n == len(self.strides) == len(self.dilations) <= x.rank or min((1, *self.sizes, *self.strides, *self.dilations)) < 1:
-            raise OpError(f"unfold of {x} wants a positive size, stride and dilation for each of its last axes, got {self}")
+        if (
+            not n == len(self.strides) == len(self.dilations) <= x.rank
+            or min((1, *self.sizes, *self.strides, *self.dilations)) < 1
+        ):
+            raise OpError(
+                f"unfold of {x} wants a positive size, stride and dilation for each of its last axes, got {self}"
+            )
         split = x.rank - n
         out = windows(x.shape[split:], self.sizes, self.strides, self.dilations)
         return x.with_shape([*x.shape[:split], *out, *self.sizes])
@@ -578,11 +611,15 @@ class Fold(Op):
     def infer(self, x: TensorType) -> Type:
         n = len(self.extents)
         if not (n == len(self.strides) == len(self.dilations) and 2 * n <= x.rank) or x.dtype.kind == "b":
-            raise OpError(f"fold of {x} wants [..., *out, *sizes] and an extent, stride and dilation per axis, got {self}")
+            raise OpError(
+                f"fold of {x} wants [..., *out, *sizes] and an extent, stride and dilation per axis, got {self}"
+            )
         lead = x.rank - 2 * n
         out = windows(self.extents, self._sizes(x.shape), self.strides, self.dilations)
         if any(not same(a, b) for a, b in zip(out, x.shape[lead : lead + n])):
-            raise OpError(f"fold of {x} to {list(self.extents)}: {list(x.shape[lead : lead + n])} windows, wanted {out}")
+            raise OpError(
+                f"fold of {x} to {list(self.extents)}: {list(x.shape[lead : lead + n])} windows, wanted {out}"
+            )
         return x.with_shape([*x.shape[:lead], *self.extents])
 
     def eval(self, x: Array) -> Array:
@@ -683,10 +720,16 @@ def slice_(x: Value, starts: Sequence[Extent], limits: Sequence[Extent], strides
 def slice_axis(x: Any, axis: int, start: Extent, limit: Extent) -> Any:
     """x[start:limit] along one axis."""
     shape: Shape = x.type.shape
-    return slice_(x, [start if a == axis else 0 for a in range(len(shape))], [limit if a == axis else n for a, n in enumerate(shape)])
+    return slice_(
+        x,
+        [start if a == axis else 0 for a in range(len(shape))],
+        [limit if a == axis else n for a, n in enumerate(shape)],
+    )
 
 
-def pad(x: Any, low: Sequence[Extent], high: Sequence[Extent], interior: Sequence[int] | None = None, value: float = 0) -> Any:
+def pad(
+    x: Any, low: Sequence[Extent], high: Sequence[Extent], interior: Sequence[int] | None = None, value: float = 0
+) -> Any:
     """x with `value` around it and between its elements; x itself where nothing changes."""
     gaps = tuple(interior or (0,) * len(low))
     if all(same(a, 0) for a in (*low, *high)) and not any(gaps):

@@ -57,7 +57,16 @@ class Sort(Op):
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
         for descending in (False, True):
-            for shape, axis in (((5,), 0), ((3, 4), 1), ((3, 4), 0), ((2, 3, 2), 1), ((1,), 0), ((0,), 0), ((2, 0), 0), ((2, 70), 1)):
+            for shape, axis in (
+                ((5,), 0),
+                ((3, 4), 1),
+                ((3, 4), 0),
+                ((2, 3, 2), 1),
+                ((1,), 0),
+                ((0,), 0),
+                ((2, 0), 0),
+                ((2, 70), 1),
+            ):
                 yield Sample(cls(axis, descending), (rng.permutation(np.prod(shape, dtype=int)).reshape(shape) + 0.5,))
             yield Sample(cls(1, descending), (rng.normal(size=(4, 3)),), ((0, 0, "n"),))
             for dtype in dt.ALL:
@@ -87,7 +96,16 @@ class _Cumulative(Op):
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
-        for shape, axis in (((5,), 0), ((3, 4), 1), ((3, 4), 0), ((2, 3, 2), 1), ((1,), 0), ((0,), 0), ((2, 0), 0), ((2, 37), 1)):
+        for shape, axis in (
+            ((5,), 0),
+            ((3, 4), 1),
+            ((3, 4), 0),
+            ((2, 3, 2), 1),
+            ((1,), 0),
+            ((0,), 0),
+            ((2, 0), 0),
+            ((2, 37), 1),
+        ):
             yield Sample(cls(axis), (rng.uniform(0.5, 1.5, size=shape),))
         yield Sample(cls(1), (rng.normal(size=(4, 3)),), ((0, 0, "n"),))
         yield Sample(cls(0), (rng.normal(size=(4, 3)),), ((0, 0, "n"),))
@@ -120,7 +138,11 @@ class CumProd(_Cumulative):
         # (k, j), cumulative along j of x with x[k] replaced by 1: n^2 memory, as PyTorch takes for second derivatives.
         shape: Shape = x.type.shape
         k, j = self.axis, self.axis + 1
-        table = (*shape[:j], shape[k], *shape[j:])  # axis k: which element is left out; axis j: how far the product goes
+        table = (
+            *shape[:j],
+            shape[k],
+            *shape[j:],
+        )  # axis k: which element is left out; axis j: how far the product goes
         without_k = [a for a in range(len(table)) if a != k]
         row, column = iota(x, table, k), iota(x, table, j)
         wide = broadcast(x, table, without_k)

@@ -355,7 +355,12 @@ class Cast(Op):
                 x = rng.uniform(low, 100, size=(7,)).astype(a.numpy)
                 yield Sample(cls(b), (x,), differentiable=a is b is dt.float64)
         special = np.array([math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-45, 65520.0, 1e39, 0.1])
-        for a, b in ((dt.float64, dt.float32), (dt.float64, dt.float16), (dt.float32, dt.bfloat16), (dt.float64, dt.bool_)):
+        for a, b in (
+            (dt.float64, dt.float32),
+            (dt.float64, dt.float16),
+            (dt.float32, dt.bfloat16),
+            (dt.float64, dt.bool_),
+        ):
             with np.errstate(all="ignore"):
                 yield Sample(cls(b), (special.astype(a.numpy),), differentiable=False)
         yield Sample(cls(dt.int8), (np.array([128, -129, 255, 2**40 + 3], np.int64),), note="wraps")

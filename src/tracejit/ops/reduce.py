@@ -47,7 +47,9 @@ class _Reduction(Op):
 
     def infer(self, x: TensorType) -> Type:
         if any(not 0 <= a < x.rank for a in self.axes) or list(self.axes) != sorted(set(self.axes)):
-            raise IndexOutOfRange(f"{self.name} of {x} over axes {list(self.axes)}: wanted rising axes in 0 .. {x.rank - 1}")
+            raise IndexOutOfRange(
+                f"{self.name} of {x} over axes {list(self.axes)}: wanted rising axes in 0 .. {x.rank - 1}"
+            )
         if x.dtype.kind not in self.kinds:
             raise DTypeError(f"{self.name} has no meaning for {x}")
         if not self.has_identity and any(is_fixed(x.shape[a], 0) for a in self.axes):

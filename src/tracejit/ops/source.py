@@ -225,5 +225,3 @@ def iota(like: Value, shape: tuple[Extent, ...], axis: int, dtype: DType = dt.in
 def random_bits(state: Value, shape: tuple[Extent, ...]) -> Any:
     """Random i32 words of `shape` from `state` = (seed, offset)."""
     return RandomBits(tuple(shape))(state)
-
-
