@@ -428,7 +428,7 @@ def loops_over_rows(x):
         (lambda x: object(), None, "the result is a object"),
         (branches_on_size, {0: "n"}, "changes with the sizes"),
         (loops_over_rows, {0: "n"}, "a loop or an `if` looked at a size"),
-        (lambda x: x[::2], {0: "n"}, "not a polynomial of n"),
+        (lambda x: x[::2], {0: "n"}, "is not a polynomial"),
         (lambda x: x, {3: "n"}, r"axis 3 of a tensor of type f32\[4\]"),
         (lambda x: x, ({0: "n"}, {0: "m"}), "axes of 2 arguments, there are 1"),
         (lambda x: x, {0: "not a name"}, "which is not a name"),

@@ -46,7 +46,8 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
         self.tensors = tensors
 
     def __getitem__(self, index: int) -> tuple[Tensor, ...]:
-        return tuple(t[index] for t in self.tensors)
+        tensors: tuple[Any, ...] = self.tensors  # Any: indexing is attached to Tensor when it is imported
+        return tuple(t[index] for t in tensors)
 
     def __len__(self) -> int:
         return int(self.tensors[0].shape[0]) if self.tensors else 0

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tracejit.data.sampler import draw_seed
+from tracejit.ops.composed import flip
 from tracejit.tensor import Tensor
 from tracejit.tensor.creation import from_numpy, tensor
 
@@ -62,7 +63,7 @@ class Normalize:
         self.mean, self.std = list(mean), list(std)
 
     def __call__(self, x: Tensor) -> Tensor:
-        mean, std = (tensor(v, dtype=x.dtype).reshape(-1, 1, 1) for v in (self.mean, self.std))
+        mean, std = (tensor([[[v]] for v in values], dtype=x.dtype) for values in (self.mean, self.std))
         return (x - mean) / std
 
 
@@ -90,4 +91,4 @@ class RandomHorizontalFlip:
         self.p = p
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.flip(-1) if draw_seed() < self.p * (2**31 - 1) else x
+        return flip(x, (-1,)) if draw_seed() < self.p * (2**31 - 1) else x

@@ -321,6 +321,7 @@ class Pool:
         )
         text = f"DataLoader worker {w.id} (pid {w.process.pid}) delivered nothing for {self.job.timeout:g} s"
         text += f"; it is at {what}"
+        w.process.terminate()  # it would not end by itself
         if w.stacks.poll(0.1):
             text += "\n" + os.read(w.stacks.fileno(), 1 << 16).decode(errors="replace").rstrip()
         return text

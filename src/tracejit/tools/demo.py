@@ -12,8 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -121,12 +120,13 @@ def _heading(report: Report, text: str) -> None:
 
 
 def _digits() -> Data:
-    return Data("UCI digits", *(_tensors(*tj.data.digits(train=part), 16) for part in (True, False)))
+    train, test = (_tensors(*tj.data.digits(train=part), 16) for part in (True, False))
+    return Data("UCI digits", train, test)
 
 
 def _fashion(folder: str) -> Data:
-    name = Path(folder).resolve().name
-    return Data(name, *(_tensors(*tj.data.idx(folder, train=part), 255) for part in (True, False)))
+    train, test = (_tensors(*tj.data.idx(folder, train=part), 255) for part in (True, False))
+    return Data(Path(folder).resolve().name, train, test)
 
 
 def _tensors(images: Any, labels: Any, brightest: int) -> tuple[Any, Any]:
@@ -286,7 +286,8 @@ def _export(report: Report, model: Net, data: Data, path: Path) -> None:
     here = tj.export.load(path)
     _heading(report, "exported model")
     report.line(str(path), f"{path.stat().st_size / 1024:.0f} KiB, {here.signature}")
-    with _folder() as folder:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         np.save(folder / "images.npy", images.numpy())
         names = [str(path.resolve()), str(folder / "images.npy"), str(folder / "scores.npy")]
         run = subprocess.run([sys.executable, "-c", _FRESH, *names], cwd=folder, capture_output=True, text=True)
@@ -298,9 +299,3 @@ def _export(report: Report, model: Net, data: Data, path: Path) -> None:
     same = scores.tobytes() == here(images).numpy().tobytes()
     report.promise("fresh process, loaded here", same, "the same bits")
     report.promise("fresh process, model", off <= 1e-5, f"equal to {off:.1e} (rounding)")
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as name:
-        yield Path(name)
