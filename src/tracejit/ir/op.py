@@ -116,22 +116,23 @@ class Op:
                 raise TypeError(f"two ops are named {name}")
             Op.registry[name] = cls
 
-    def infer(self, *types: TensorType) -> Type:
+    # Subclasses name their operands; `*Any, **Any` is how a checker is told that any signature may override these.
+    def infer(self, *types: Any, **_: Any) -> Type:
         """The type rule. Raises OpError naming both types; every caller uses this one rule."""
         raise NotImplementedError
 
-    def eval(self, *arrays: Array) -> Any:
+    def eval(self, *arrays: Any, **_: Any) -> Any:
         """NumPy meaning: eager, constant folding, the oracle. Returns the dtype and shape that `infer` says."""
         raise NotImplementedError(f"{self.name} has no NumPy meaning")
 
-    def vjp(self, g: Any, out: Any, *inputs: Any) -> tuple[Any, ...]:
+    def vjp(self, g: Any, out: Any, *inputs: Any, **_: Any) -> tuple[Any, ...]:
         """Cotangents of the inputs, None where there is none; written with operators and ops only, so it differentiates again.
 
         For ops with several results `g` and `out` are tuples (entries of `g` may be None).
         """
         raise NotImplementedError(f"{self.name} has no gradient")
 
-    def element(self, at: At, *inputs: Reader) -> Node | Reduce:
+    def element(self, at: At, *inputs: Any, **_: Any) -> Node | Reduce:
         """ONE element of the result at `at`, from readers of the inputs: fusion is substitution."""
         raise NotImplementedError(f"{self.name} is a library routine")
 
