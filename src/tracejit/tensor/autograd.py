@@ -10,13 +10,16 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tracejit import config
 from tracejit.errors import AutogradError, InPlaceError
+from tracejit.ir.dtype import from_numpy
+from tracejit.ir.graph import Graph, evaluate, param
+from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.ir.types import TensorType
 from tracejit.trace import recorder as recording
@@ -79,8 +82,6 @@ class GradNode:
         return f"<{self.name}>"
 
 
-Edge = tuple[GradNode, int] | "Tensor" | None  # type: ignore[operator]
-
 
 def edge_of(t: Tensor) -> Any:
     """Where the gradient of `t` flows."""
@@ -89,6 +90,28 @@ def edge_of(t: Tensor) -> Any:
     if (fn := current_grad_fn(t)) is not None:
         return (fn, t._index)
     return t if t._leaf_requires_grad else None
+
+
+@lru_cache(maxsize=8192)
+def vjp_rule(
+    op: Op, types: tuple[Any, ...], given: tuple[bool, ...], needed: tuple[bool, ...]
+) -> tuple[Graph, tuple[int | None, ...]]:
+    """The vjp of `op` as a graph of (gradients given, results, inputs) that computes only the needed gradients.
+
+    Also for each input which result of the graph is its gradient, or None. Without it every matmul of a network's first
+    layer would compute the gradient of the data as well.
+    """
+    nodes = [param(f"p{i}", TensorType(from_numpy(d), s)) for i, (d, s) in enumerate(types)]  # type: ignore[arg-type]
+    outs, ins = nodes[: len(given)], nodes[len(given) :]
+    gs = [param(f"g{i}", o.type) if have else None for i, (o, have) in enumerate(zip(outs, given, strict=True))]
+    back = op.vjp(gs[0], outs[0], *ins) if len(outs) == 1 else op.vjp(tuple(gs), tuple(outs), *ins)
+    results: list[Node] = []
+    where: list[int | None] = []
+    for g, wanted in zip(back, needed, strict=True):
+        where.append(len(results) if wanted and g is not None else None)
+        if wanted and g is not None:
+            results.append(g)
+    return Graph(f"{op.name}_vjp", (*(g for g in gs if g is not None), *nodes), tuple(results)), tuple(where)
 
 
 def _same_edge(a: Any, b: Any) -> bool:
@@ -118,11 +141,16 @@ class OpNode(GradNode):
             raise AutogradError(
                 f"the tape of {self.op.name} ({self.where}) was freed by an earlier backward(); pass retain_graph=True to it"
             )
+        from tracejit.tensor.tensor import apply_node
+
         ins = [self._saved(i) for i in range(len(self.inputs))]
         outs = [self._result(i) for i in range(len(self.results))]
-        if len(outs) == 1:
-            return self.op.vjp(gs[0], outs[0], *ins)
-        return self.op.vjp(tuple(gs), tuple(outs), *ins)
+        types = tuple((t._array.dtype, t._array.shape) for t in (*outs, *ins))
+        rule, where = vjp_rule(
+            self.op, types, tuple(g is not None for g in gs), tuple(e is not None for e in self.edges)
+        )
+        found = evaluate(rule, [g for g in gs if g is not None] + outs + ins, apply_node)
+        return [None if k is None else found[k] for k in where]
 
     def release(self) -> None:
         self.inputs, self.results = None, []

@@ -17,10 +17,10 @@ from tracejit import config
 from tracejit.errors import AutogradError, InPlaceError
 from tracejit.ir.graph import Graph, evaluate
 from tracejit.ir.node import Node
-from tracejit.ir.op import Array, Op
+from tracejit.ir.op import Array
 from tracejit.tensor import autograd
 from tracejit.tensor.autograd import GradNode, edge_of
-from tracejit.tensor.tensor import Tensor, apply, current_grad_fn, needs_grad, wrap
+from tracejit.tensor.tensor import Tensor, apply_node, current_grad_fn, needs_grad, wrap
 from tracejit.trace import recorder as recording
 from tracejit.trace.builder import GraphBuilder
 
@@ -131,7 +131,7 @@ class CompiledNode(GradNode):
         if isinstance(self.replay, str):
             raise AutogradError(f"gradients of gradients through a compiled call: {self.replay}; call it under tracejit.eager()")
         graph, args, positions = self.replay
-        results = evaluate(graph, args, _apply_node)
+        results = evaluate(graph, args, apply_node)
         pairs = [(results[p], g) for p, g in zip(positions, gs, strict=True) if g is not None and needs_grad(results[p])]
         return autograd.grad(
             [o for o, _ in pairs], self.sources, [g for _, g in pairs], create_graph=True, allow_unused=True
@@ -139,11 +139,3 @@ class CompiledNode(GradNode):
 
     def release(self) -> None:
         self.saved = None
-
-
-def _apply_node(op: Op, inputs: Sequence[Tensor], node: Node) -> Any:
-    if op.name == "item":
-        return inputs[0][op.index]  # type: ignore[attr-defined]
-    return apply(op, inputs)
-
-

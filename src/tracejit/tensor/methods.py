@@ -25,27 +25,30 @@ __all__ = ["METHODS", "install"]
 
 # Composed functions that are methods as they stand.
 METHODS = """
-abs absolute acos acosh add addbmm addcdiv addcmul addmm addmv addr adjoint all allclose amax amin aminmax any arccos arccosh arcsin arcsinh
-arctan arctan2 arctanh argmax argmin argsort asin asinh atan atan2 atanh baddbmm bitwise_and bitwise_left_shift bitwise_not bitwise_or
-bitwise_right_shift bitwise_xor bmm broadcast_to ceil chunk clamp clamp_max clamp_min clip copysign cos cosh count_nonzero cross cummax
-cummin cumprod cumsum deg2rad diag diag_embed diagonal diff digamma dist div divide dot dsplit eq erf erfc exp exp2 expand_as expm1 flatten flip
-fliplr flipud float_power floor floor_divide fmax fmin fmod frac gather ge greater greater_equal gt heaviside hsplit hypot index_add
-index_copy index_fill index_select inner isclose isfinite isinf isnan isneginf isposinf kthvalue kron ldexp le lerp less less_equal lgamma log log10 log1p
-log2 log_softmax logaddexp logaddexp2 logcumsumexp logical_and logical_not logical_or logical_xor logit logsumexp lt masked_fill masked_select
-matmul max maximum mean median min minimum mm mode moveaxis movedim mul multiply mv nan_to_num nanmean nansum narrow ne neg negative
-norm not_equal outer permute polygamma positive pow prod quantile rad2deg ravel reciprocal relu remainder renorm repeat_interleave roll rot90 round
-rsqrt rsub scatter scatter_add scatter_reduce select sigmoid sign signbit sin sinc sinh slice_scatter softmax sort split square squeeze std sub subtract sum
-swapaxes swapdims t take take_along_dim tan tanh tensor_split tile topk trace transpose tril triu true_divide trunc unbind unflatten unfold
-unsqueeze var vdot view_as vsplit xlogy msort nanmedian std_mean var_mean select_scatter diagonal_scatter searchsorted bucketize histc cov corrcoef fix hardshrink
+abs absolute acos acosh add addbmm addcdiv addcmul addmm addmv addr adjoint all amax amin aminmax any arccos arccosh
+arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort asin asinh atan atan2 atanh baddbmm bitwise_and
+bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor bmm broadcast_to ceil chunk clamp clamp_max
+clamp_min clip copysign cos cosh count_nonzero cross cummax cummin cumprod cumsum deg2rad diag diag_embed diagonal
+diff digamma div divide dot eq erf erfc exp exp2 expand_as expm1 flatten flip fliplr flipud float_power floor
+floor_divide fmax fmin fmod frac gather ge ger greater greater_equal gt hardshrink heaviside hypot index_add
+index_copy index_fill index_select inner isclose isfinite isinf isnan isneginf isposinf kron kthvalue le lerp less
+less_equal lgamma log log10 log1p log2 log_softmax logaddexp logaddexp2 logcumsumexp logical_and logical_not
+logical_or logical_xor logit logsumexp lt masked_fill matmul max maximum mean median min minimum mm moveaxis movedim
+msort mul multiply mv nan_to_num nanmean nansum narrow ne neg negative norm not_equal outer permute polygamma positive
+pow prelu prod rad2deg ravel reciprocal relu remainder repeat_interleave roll rot90 round rsqrt rsub scatter
+scatter_add select sgn sigmoid sign signbit sin sinc sinh softmax sort split sqrt square squeeze std std_mean sub
+subtract sum swapaxes swapdims t take take_along_dim tan tanh tensor_split tile topk trace transpose tril triu
+true_divide trunc unbind unflatten unfold unsqueeze var var_mean vdot view_as xlogy
 """.split()
 
 # name_ writes what name returns.
 INPLACE = """
-abs acos acosh add addcdiv addcmul addmm asin asinh atan atan2 atanh bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max
-clamp_min clip copysign cos cosh cumprod cumsum digamma div divide eq erf erfc exp exp2 expm1 float_power floor floor_divide fmod frac ge
-gt heaviside hypot index_add index_copy index_fill le lerp lgamma log log10 log1p log2 logical_and logical_not logical_or logical_xor lt
-masked_fill mul multiply nan_to_num ne neg negative pow reciprocal relu remainder renorm round rsqrt scatter scatter_add sigmoid sign sin sinc sinh
-sqrt square sub subtract tan tanh tril triu true_divide trunc xlogy baddbmm logit
+abs absolute acos acosh add addcdiv addcmul addmm asin asinh atan atan2 atanh baddbmm bitwise_and bitwise_not
+bitwise_or bitwise_xor ceil clamp clamp_max clamp_min clip copysign cos cosh cumprod cumsum digamma div divide eq erf
+erfc exp exp2 expm1 float_power floor floor_divide fmod frac ge gt heaviside hypot index_add index_copy index_fill le
+lerp lgamma log log10 log1p log2 logical_and logical_not logical_or logical_xor logit lt masked_fill mul multiply
+nan_to_num ne neg negative pow reciprocal relu remainder renorm round rsqrt scatter scatter_add sigmoid sign sin sinc
+sinh sqrt square sub subtract tan tanh tril triu true_divide trunc xlogy
 """.split()
 
 CASTS = {"float": "f32", "double": "f64", "half": "f16", "bfloat16": "bf16", "long": "i64", "int": "i32", "short": "i16", "char": "i8",
@@ -75,7 +78,6 @@ def install() -> None:
     Tensor.is_cuda = property(lambda x: False)  # type: ignore[attr-defined]
     Tensor.layout = property(lambda x: "strided")  # type: ignore[attr-defined]
     Tensor.nbytes = property(lambda x: x._array.nbytes)  # type: ignore[attr-defined]
-    Tensor.absolute_ = Tensor.abs_  # type: ignore[attr-defined]
 
 
 def _inplace(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -393,6 +395,11 @@ def multinomial(self: Tensor, num_samples: int, replacement: bool = False, *, ge
     return random.multinomial(self, num_samples, replacement, generator=generator)
 
 
+def allclose(self: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+    """Whether all elements are close."""
+    return bool(composed.all(composed.isclose(self, other, rtol, atol, equal_nan)))
+
+
 def equal(self: Tensor, other: Tensor) -> bool:
     """Whether shapes and all elements agree."""
     return equal_tensors(self, other)
@@ -462,7 +469,7 @@ _SPECIAL: tuple[Callable[..., Any], ...] = (
     __getitem__, __setitem__, __matmul__, __rmatmul__, reshape, view, permute, expand, repeat, flip, size, dim, numel, nelement, element_size,
     stride, is_contiguous, contiguous, data_ptr, is_floating_point, is_complex, to, type_as, cpu, get_device, copy_, fill_, zero_, where,
     masked_select, masked_scatter, masked_scatter_, index_put_, new_tensor, new_zeros, new_ones, new_empty, new_full, unique_consecutive,
-    uniform_, normal_, bernoulli_, random_, bernoulli, multinomial, equal, unsqueeze_, squeeze_, t_, transpose_, share_memory_, is_shared,
+    uniform_, normal_, bernoulli_, random_, bernoulli, multinomial, allclose, equal, unsqueeze_, squeeze_, t_, transpose_, share_memory_, is_shared,
     pin_memory, storage_offset,
 )  # fmt: skip
 Tensor.nonzero = nonzero_  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ a functional op followed by `assign`; that one function keeps views, versions, g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -53,6 +53,36 @@ class Version:
     def __init__(self) -> None:
         self.n = 0
         self.where: str | None = None
+
+
+def _arithmetic(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """The operators `self op other` and `other op self`: `binary`, with short cuts for what eager code does most.
+
+    Equal float types need no promotion (measured: 26 us through `binary`, 8 us here), and a Python number stays a rank-0
+    operand, since NumPy broadcasts it; the recorder expands it.
+    """
+
+    def forward(self: Tensor, other: Any) -> Any:
+        a = self._array
+        if a.dtype.kind == "f":
+            if isinstance(other, Tensor):
+                b = other._array
+                if a.dtype is b.dtype and a.shape == b.shape:
+                    return apply(Op.registry[name](), (self, other))
+            elif type(other) in (int, float):
+                return apply(Op.registry[name](), (self, _number(self, other)))
+        return binary(name, self, other)
+
+    def reflected(self: Tensor, other: Any) -> Any:
+        if self._array.dtype.kind == "f" and type(other) in (int, float):
+            return apply(Op.registry[name](), (_number(self, other), self))
+        return binary(name, other, self)
+
+    return forward, reflected
+
+
+def _number(like: Tensor, value: float) -> Tensor:
+    return apply(Op.registry["const"](value, TensorType(like.dtype, ())), ())  # type: ignore[call-arg]
 
 
 class Tensor(Value):
@@ -333,7 +363,13 @@ class Tensor(Value):
     def __reduce__(self) -> Any:
         return rebuild_tensor, (type(self), np.ascontiguousarray(self._array), self._leaf_requires_grad)
 
-    inplace_names: ClassVar[tuple[str, ...]] = ()
+    __add__, __radd__ = _arithmetic("add")
+    __sub__, __rsub__ = _arithmetic("sub")
+    __mul__, __rmul__ = _arithmetic("mul")
+    __truediv__, __rtruediv__ = _arithmetic("div")
+    __pow__, __rpow__ = _arithmetic("pow")
+    __lt__, __gt__ = _arithmetic("lt")
+    __le__, __ge__ = _arithmetic("le")
 
 
 class Device:
@@ -438,6 +474,11 @@ def apply(op: Op, inputs: Sequence[Tensor]) -> Any:
     if (r := recording.active()) is not None:
         r.emit(op, inputs, results)
     return results if type(out) is tuple else results[0]
+
+
+def apply_node(op: Op, inputs: Sequence[Any], node: Any) -> Any:
+    """`apply` for `ir.graph.evaluate`."""
+    return inputs[0][op.index] if op.name == "item" else apply(op, inputs)  # type: ignore[attr-defined]
 
 
 def tape(op: Op, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
