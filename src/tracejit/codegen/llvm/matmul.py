@@ -134,6 +134,7 @@ def kernel_text(dtype: str, vector_bits: int, epilogue: Epilogue | None = None) 
         define_tile(module, t, rows, e)
     for width in {t.rows, t.columns}:
         define_pack(module, t, width)
+    _define_pack_block(module, t)
     _define_region(module, t, e)
     _define_matmul(module, t, f"matmul_{dtype}{e.name}")
     if not e.name:
@@ -171,6 +172,28 @@ def _define_matmul(module: Module, t: Tiling, name: str) -> None:
     f.ret()
 
 
+def _define_pack_block(module: Module, t: Tiling) -> None:
+    """Pack the tiles of a block of A: tile i has base rows, the first `extra` ones one more."""
+    integers = ("am", "ak", "tiles", "base", "extra", "k")
+    f = module.function("pack_block", None, {"panels": ptr, "a": ptr} | dict.fromkeys(integers, i64), "internal nounwind")
+    panels, a, am, ak, tiles, base, extra, k = f.args
+    # Transposed A is read row by row over all tiles: tile by tile would fetch each cache line once per tile. Six rows are
+    # copied whatever a tile has, so the last tile, which must not be read past, goes the other way.
+    whole = am.eq(1).select(tiles - 1, 0 * tiles)
+    lanes = of(t.dtype, t.rows)
+    with f.loop(0, k) as j:
+        source, target = f.element(a, j * ak, t.scalar), f.element(panels, j * t.rows, t.scalar)
+        with f.loop(0, whole) as i:
+            row = i * base + f.minimum(i, extra)
+            f.store(f.load(lanes, f.element(source, row, t.scalar)), f.element(target, i * k * t.rows, t.scalar))
+    with f.loop(whole, tiles) as i:
+        row = i * base + f.minimum(i, extra)
+        rows = base + (i < extra).cast(i64)
+        source, panel = f.element(a, row * am, t.scalar), f.element(panels, i * k * t.rows, t.scalar)
+        f.call(f"pack{t.rows}", None, panel, source, am, ak, rows, k)
+    f.ret()
+
+
 def _define_region(module: Module, t: Tiling, epilogue: Epilogue) -> None:
     """Rows m0..m1 and columns n0..n1 of one product: loops over blocks around the micro-kernel."""
     names = ("m0", "m1", "n0", "n1", "k", "am", "ak", "bk", "bn", "cm", *_BLOCKS)
@@ -195,11 +218,8 @@ def _define_region(module: Module, t: Tiling, epilogue: Epilogue) -> None:
             base = mc // tiles
             extra = mc - base * tiles
             a_block = f.element(a, ic * am + pc * ak, t.scalar)
-            with f.when(packs_a), f.loop(0, tiles) as i:
-                row = i * base + f.minimum(i, extra)
-                source = f.element(a_block, row * am, t.scalar)
-                panel = f.element(scratch, i * kc * t.rows, t.scalar)
-                f.call(f"pack{t.rows}", None, panel, source, am, ak, mc - row, kc)
+            with f.when(packs_a):
+                f.call("pack_block", None, scratch, a_block, am, ak, tiles, base, extra, kc)
             with f.loop(0, nc, t.columns) as j:
                 packed = packs_b | (j >= whole)
                 b_tile = packed.select(
@@ -286,20 +306,24 @@ def _sum_lanes(x: Value) -> Value:
 
 
 def _combine(f: Function, t: Tiling, args: Sequence[Value]) -> None:
-    """Rows of B are contiguous, or nothing is: sums of whole rows of B, eight vectors of columns at a time."""
+    """Rows of B are contiguous, or nothing is: c is the sum of whole rows of B."""
     c, a, b, first, last, k, bk, bn = args
-    zero = f.value(0.0, t.vector)
-    wide = 8 * t.lanes
-    main = bn.eq(1).select(first + (last - first) // wide * wide, first)
-    with f.loop(first, main, wide) as n:
-        with f.carrying(0, k, [zero] * 8) as loop:
-            x = f.load(t.scalar, f.element(a, loop.index, t.scalar)).splat(t.lanes)
-            row = f.element(b, loop.index * bk + n, t.scalar)
-            for v in range(8):
-                y = f.load(t.vector, f.element(row, v * t.lanes, t.scalar))
-                loop.carry[v] = f.fma(x, y, loop.carry[v])
-        for v, y in enumerate(loop.carry):
-            f.store(y, f.element(c, n + v * t.lanes, t.scalar))
+    # Blocks of columns stay in the first-level cache of c while rows of B stream by, four at a time.
+    block, deep = 2048 * 4 // t.scalar.bytes, k - k % 4
+    main = bn.eq(1).select(last - (last - first) % t.lanes, first)
+    with f.loop(first, main, block) as n0:
+        n1 = f.minimum(n0 + block, main)
+        with f.loop(n0, n1, t.lanes) as n:
+            f.store(f.value(0.0, t.vector), f.element(c, n, t.scalar))
+        for lo, hi, rows in ((f.value(0, i64), deep, 4), (deep, k, 1)):
+            with f.loop(lo, hi, rows) as j:
+                x = [f.load(t.scalar, f.element(a, j + r, t.scalar)).splat(t.lanes) for r in range(rows)]
+                starts = [f.opaque(f.element(b, (j + r) * bk, t.scalar)) for r in range(rows)]
+                with f.loop(n0, n1, t.lanes) as n:
+                    y = f.load(t.vector, f.element(c, n, t.scalar))
+                    for r in range(rows):
+                        y = f.fma(x[r], f.load(t.vector, f.element(starts[r], n, t.scalar)), y)
+                    f.store(y, f.element(c, n, t.scalar))
     with f.loop(main, last) as n:
         with f.carrying(0, k, [f.value(0.0, t.scalar)]) as one:
             x = f.load(t.scalar, f.element(a, one.index, t.scalar))

@@ -363,6 +363,10 @@ class Function:
             return mask
         return self.call(f"llvm.vector.reduce.or.{mask.type.suffix}", i1, mask)
 
+    def opaque(self, x: Value) -> Value:
+        """`x`, of whose origin the code generator knows nothing: loops will not derive it from other values."""
+        return self.emit(f"freeze {x.type} {x.name}", x.type)
+
     # ---------------------------------------------------------------- control
 
     @contextmanager

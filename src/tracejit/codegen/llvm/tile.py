@@ -98,9 +98,8 @@ def define_tile(module: Module, t: Tiling, rows: int, epilogue: Epilogue) -> str
     args |= {"c": ptr, "c_row": i64, "columns": i64, "flags": i64, "bias": ptr}
     f = module.function(name, None, args, "internal nounwind")
     k, a, a_row, a_k, b, b_k, c, c_row, columns, flags, bias = f.args
-    starts = [a]
-    for _ in range(1, rows):
-        starts.append(f.element(starts[-1], a_row, t.scalar))
+    # Opaque, or every row's address is made from the one before it: a chain of additions as long as the arithmetic.
+    starts = [f.opaque(f.element(a, a_row * r, t.scalar)) for r in range(rows)]
     zero = f.value(0.0, t.vector)
     tile = [zero] * (rows * t.vectors)
 
@@ -120,7 +119,7 @@ def define_tile(module: Module, t: Tiling, rows: int, epilogue: Epilogue) -> str
             at, row, *tile = loop.carry
             for _ in range(times):
                 tile = step(tile, at, row)
-                at, row = at + a_k, f.element(row, b_k, t.scalar)
+                at, row = f.opaque(at + a_k), f.element(row, b_k, t.scalar)
             loop.carry = [at, row, *tile]
         carry = loop.carry
     _finish_tile(f, t, epilogue, carry[2:], (c, c_row, columns, flags, bias))
