@@ -26,7 +26,7 @@ from tracejit.codegen.llvm.tile import (
     tiling,
 )
 
-__all__ = ["Call", "Matrices", "kernel_text", "plan"]
+__all__ = ["Call", "Matrices", "blocks", "kernel", "kernel_text", "plan", "round_up"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +69,16 @@ _POINTERS = ("c", "a", "b", "bias")
 _CHUNK = 200_000  # floating-point operations worth waking another thread for: 2 us
 
 
-def _up(x: int, multiple: int) -> int:
+def round_up(x: int, multiple: int) -> int:
+    """The next multiple that is not smaller."""
     return -(-x // multiple) * multiple
 
 
-def _blocks(extent: int, limit: int, multiple: int) -> int:
+def blocks(extent: int, limit: int, multiple: int) -> int:
     """The block size that splits an extent evenly into as few blocks as `limit` allows."""
     extent = max(extent, 1)
     pieces = -(-extent // limit)
-    return min(_up(-(-extent // pieces), multiple), limit)
+    return min(round_up(-(-extent // pieces), multiple), limit)
 
 
 def plan(dtype: str, x: Matrices, vector_bits: int, epilogue: Epilogue | None = None) -> Call:
@@ -107,20 +108,20 @@ def _plan_tiles(dtype: str, x: Matrices, t: Tiling, suffix: str) -> Call:
     parts = -(-(x.n if by_column else x.m) // part)
     if batch >= 8:
         part, parts = max(x.n if by_column else x.m, 1), 1
-    mb = _blocks(x.m, t.m_block, 1)
-    nb = _blocks(x.n, t.n_block, t.columns)
-    kb = _blocks(x.k, t.k_block, 4)
+    mb = blocks(x.m, t.m_block, 1)
+    nb = blocks(x.n, t.n_block, t.columns)
+    kb = blocks(x.k, t.k_block, 4)
     # Unpacked, every row of B costs one cache line per tile again and every element of A a page when k strides far.
     pack_b = x.b[3] != 1 or x.m > 48
     pack_a = x.m > 48 and (x.n >= 192 or (x.a[3] != 1 and x.a[3] * size >= 2048))
-    a_bytes = _up(_up(x.m if x.m < mb else mb, t.rows) * kb * size, 64) + t.rows * kb * size if pack_a else 0
+    a_bytes = round_up(round_up(x.m if x.m < mb else mb, t.rows) * kb * size, 64) + t.rows * kb * size if pack_a else 0
     b_bytes = nb * kb * size if pack_b else t.columns * kb * size
     flops = 2 * x.k * (x.m * part if by_column else x.n * part)
-    blocks = (mb, nb, kb, int(pack_a), int(pack_b), _up(a_bytes, 64))
-    integers = (x.m, x.n, x.k, x.batch[1], parts, part, int(by_column), *x.a, *x.b, *x.c, *blocks)
+    sizes = (mb, nb, kb, int(pack_a), int(pack_b), round_up(a_bytes, 64))
+    integers = (x.m, x.n, x.k, x.batch[1], parts, part, int(by_column), *x.a, *x.b, *x.c, *sizes)
     extent = batch * parts if x.m and x.n else 0
     grain = max(1, -(-_CHUNK // max(flops, 1)))
-    return Call(f"matmul_{dtype}{suffix}", _POINTERS, integers, extent, grain, _up(a_bytes, 64) + b_bytes)
+    return Call(f"matmul_{dtype}{suffix}", _POINTERS, integers, extent, grain, round_up(a_bytes, 64) + b_bytes)
 
 
 def kernel_text(dtype: str, vector_bits: int, epilogue: Epilogue | None = None) -> str:
@@ -167,8 +168,8 @@ def _define_matmul(module: Module, t: Tiling, name: str) -> None:
         m0, m1 = by_column.select(0, first), by_column.select(s["m"], last)
         n0, n1 = by_column.select(first, 0 * first), by_column.select(last, s["n"])
         strides = [s[x] for x in ("am", "ak", "bk", "bn", "cm")]
-        blocks = [s[x] for x in _BLOCKS]
-        f.call("region", None, c, a, b, s["bias"], s["scratch"], m0, m1, n0, n1, s["k"], *strides, *blocks)
+        sizes = [s[x] for x in _BLOCKS]
+        f.call("region", None, c, a, b, s["bias"], s["scratch"], m0, m1, n0, n1, s["k"], *strides, *sizes)
     f.ret()
 
 

@@ -91,15 +91,20 @@ ACCUMULATE = 1  # C holds the sum over earlier k
 FINISH = 2  # this is the last of k: run the epilogue
 
 
-def define_tile(module: Module, t: Tiling, rows: int, epilogue: Epilogue) -> str:
-    """Define the micro-kernel of `rows` rows; its symbol. Strides count elements."""
+def define_tile(module: Module, t: Tiling, rows: int, epilogue: Epilogue, indexed: bool = False) -> str:
+    """Define the micro-kernel of `rows` rows; its symbol. Strides count elements.
+
+    An `indexed` kernel finds A[r, k] at a[a_row[r] + a_k[k]] by two tables of i64, where the plain one has two strides.
+    """
     name = f"tile{rows}"
-    args = {"k": i64, "a": ptr, "a_row": i64, "a_k": i64, "b": ptr, "b_k": i64}
+    way = ptr if indexed else i64
+    args = {"k": i64, "a": ptr, "a_row": way, "a_k": way, "b": ptr, "b_k": i64}
     args |= {"c": ptr, "c_row": i64, "columns": i64, "flags": i64, "bias": ptr}
     f = module.function(name, None, args, "internal nounwind")
     k, a, a_row, a_k, b, b_k, c, c_row, columns, flags, bias = f.args
     # Opaque, or every row's address is made from the one before it: a chain of additions as long as the arithmetic.
-    starts = [f.opaque(f.element(a, a_row * r, t.scalar)) for r in range(rows)]
+    offsets = [f.load(i64, f.element(a_row, r, i64)) if indexed else a_row * r for r in range(rows)]
+    starts = [f.opaque(f.element(a, offset, t.scalar)) for offset in offsets]
     zero = f.value(0.0, t.vector)
     tile = [zero] * (rows * t.vectors)
 
@@ -113,13 +118,14 @@ def define_tile(module: Module, t: Tiling, rows: int, epilogue: Epilogue) -> str
 
     unroll = 4
     main = k & -unroll
-    carry = [f.value(0, i64), b, *tile]
+    carry = [a_k if indexed else f.value(0, i64), b, *tile]
     for lo, hi, times in ((f.value(0, i64), main, unroll), (main, k, 1)):
         with f.carrying(lo, hi, carry, times) as loop:
             at, row, *tile = loop.carry
             for _ in range(times):
-                tile = step(tile, at, row)
-                at, row = f.opaque(at + a_k), f.element(row, b_k, t.scalar)
+                tile = step(tile, f.load(i64, at) if indexed else at, row)
+                at = f.element(at, 1, i64) if indexed else f.opaque(at + a_k)
+                row = f.element(row, b_k, t.scalar)
             loop.carry = [at, row, *tile]
         carry = loop.carry
     _finish_tile(f, t, epilogue, carry[2:], (c, c_row, columns, flags, bias))

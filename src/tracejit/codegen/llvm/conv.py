@@ -1,0 +1,546 @@
+"""y[n, g, o, p] = sum_{c, q} w[g, o, c, q] x[n, g, c, p * stride + q * dilation] as implicit matrix products.
+
+Up to three spatial axes. x is read as if padded by zeros (`low`, `high`, negative crops) and with base - 1 zeros between
+elements, so that the gradients, which are convolutions of such tensors, need no padded copy of them; x and w have any
+strides, so that swapped and flipped operands are free. Two kernels share the register tile of `tile.py`:
+
+- `conv` has outputs as columns: rows are o, k runs over (c, q), and panels of patches are gathered from a padded copy of a
+  few images at a time, which stays in cache and holds columns of one stride phase side by side.
+- `conv_rows` has outputs as rows and o as columns: for few outputs that sum over many positions, as the gradient of
+  weights. Patches are not copied at all: the tile reads them through a table of rows and a table of k.
+
+Sums run over k in the same order whatever the split, so results do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tracejit.codegen.llvm.matmul import Call, blocks, kernel, round_up
+from tracejit.codegen.llvm.text import Function, Module, Value, i64
+from tracejit.codegen.llvm.tile import (
+    ACCUMULATE,
+    FINISH,
+    Epilogue,
+    Tiling,
+    call_tile,
+    define_pack,
+    define_tile,
+    tiling,
+)
+
+__all__ = ["Convolution", "kernel_text", "plan"]
+
+Spatial = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """One convolution. Strides count elements; spatial axes are three, leading ones of extent 1 where there are fewer."""
+
+    n: int
+    g: int
+    o: int
+    c: int
+    size: Spatial  # of x, before padding
+    window: Spatial  # of w
+    stride: Spatial
+    dilation: Spatial
+    low: Spatial
+    high: Spatial
+    base: Spatial  # 1 + zeros between elements of x
+    x: tuple[int, ...]  # strides: n, g, c, three spatial
+    w: tuple[int, ...]  # strides: g, o, c, three spatial
+    y: tuple[int, ...]  # strides: n, g, o; spatial axes are contiguous
+
+    @property
+    def padded(self) -> Spatial:
+        """Extents of x with its padding."""
+        d, h, w = (
+            lo + max((s - 1) * b + 1, 0) + hi
+            for s, lo, hi, b in zip(self.size, self.low, self.high, self.base, strict=True)
+        )
+        return d, h, w
+
+    @property
+    def out(self) -> Spatial:
+        """Extents of y."""
+        d, h, w = (
+            max((p - (k - 1) * dil - 1) // s + 1, 0)
+            for p, k, s, dil in zip(self.padded, self.window, self.stride, self.dilation, strict=True)
+        )
+        return d, h, w
+
+    @property
+    def valid(self) -> tuple[Spatial, Spatial]:
+        """First and one past the last index of x that lies inside the padded extents, for each axis."""
+        axes = list(zip(self.size, self.low, self.base, self.padded, strict=True))
+        d0, h0, w0 = (max(0, -(lo // b)) for _, lo, b, _ in axes)
+        d1, h1, w1 = (min(s, (p - 1 - lo) // b + 1) for s, lo, b, p in axes)
+        return (d0, h0, w0), (d1, h1, w1)
+
+
+_POINTERS = ("y", "x", "w", "bias")
+_AXES = ("d", "h", "w")
+_INTEGERS = (
+    *("n", "g", "o", "c", "k", "pixels"),
+    *(f"{name}_{axis}" for name in ("window", "out", "step", "dilation", "low", "base", "first", "last") for axis in _AXES),
+    *("x_n", "x_g", "x_c", "x_d", "x_h", "x_w"),
+    *("w_g", "w_o", "w_c", "w_d", "w_h", "w_w"),
+    *("y_n", "y_g", "y_o"),
+    *("p_n", "p_c", "p_d", "p_h"),  # strides of the padded copy; its last axis is contiguous
+    *("copied", "phases", "phase", "copy_size"),
+    *("images", "chunks", "parts", "part", "kb", "group", "run", "run_stride"),
+    *("at_kx", "at_kw", "at_rows", "at_places", "at_pieces", "at_panel", "at_c", "at_copy"),  # bytes into scratch
+)
+
+_CHUNK = 200_000  # floating-point operations worth waking another thread for
+_COPY_BYTES = 512 << 10  # of padded images at a time: they should stay in the second-level cache
+
+
+def kernel_text(dtype: str, vector_bits: int, epilogue: Epilogue | None = None) -> str:
+    """LLVM text of the kernels for f32 or f64. An epilogue (bias "row": one number for each o) is done by `conv` only."""
+    e = epilogue or Epilogue()
+    module, t = Module(), tiling(dtype, vector_bits)
+    for rows in range(1, t.rows + 1):
+        define_tile(module, t, rows, e, indexed=True)
+    define_pack(module, t, t.columns)
+    _define_conv(module, t, f"conv_{dtype}{e.name}")
+    if not e.name:
+        _define_rows(module, t, f"conv_rows_{dtype}")
+    return module.text()
+
+
+def plan(dtype: str, v: Convolution, vector_bits: int, epilogue: Epilogue | None = None) -> Call:
+    """How to run a convolution with the kernels of `kernel_text(dtype, vector_bits, epilogue)`."""
+    suffix = (epilogue or Epilogue()).name
+    t = tiling(dtype, vector_bits)
+    few_outputs = prod(v.out) < 4 * t.columns and prod(v.window) > prod(v.out)
+    return _plan_rows(dtype, v, t) if few_outputs and not suffix else _plan_columns(dtype, v, t, suffix)
+
+
+def _values(v: Convolution, phases: int) -> dict[str, int]:
+    """The arguments both kernels share."""
+    k = v.c * prod(v.window)
+    values = {"n": v.n, "g": v.g, "o": v.o, "c": v.c, "k": k, "pixels": prod(v.out)}
+    first, last = v.valid
+    for name, axes in (
+        ("window", v.window), ("out", v.out), ("step", v.stride), ("dilation", v.dilation),
+        ("low", v.low), ("base", v.base), ("first", first), ("last", last),
+    ):  # fmt: skip
+        values |= {f"{name}_{axis}": value for axis, value in zip(_AXES, axes, strict=True)}
+    values |= dict(zip(("x_n", "x_g", "x_c", "x_d", "x_h", "x_w"), v.x, strict=True))
+    values |= dict(zip(("w_g", "w_o", "w_c", "w_d", "w_h", "w_w"), v.w, strict=True))
+    values |= dict(zip(("y_n", "y_g", "y_o"), v.y, strict=True))
+    d, h, w = v.padded
+    phase = -(-w // phases)
+    row = phase * phases
+    return values | {"phases": phases, "phase": phase, "p_h": row, "p_d": row * h, "p_c": row * h * d}
+
+
+def _needs_copy(v: Convolution) -> bool:
+    d, h, w = v.size
+    contiguous = v.x[5] == 1 and (h == 1 or v.x[4] == w) and (d == 1 or v.x[3] == h * w)
+    plain = (1, 1, 1)
+    unpadded = v.low == v.high == (0, 0, 0) and v.base == plain
+    return not (contiguous and unpadded and v.window == plain and v.stride == plain)
+
+
+def _scratch(values: dict[str, int], sizes: dict[str, int]) -> int:
+    """Lay out scratch memory: sets the at_* arguments, returns the bytes."""
+    at = 0
+    for name, size in sizes.items():
+        values[f"at_{name}"] = at
+        at += round_up(size, 64)
+    return at
+
+
+def _plan_columns(dtype: str, v: Convolution, t: Tiling, suffix: str) -> Call:
+    size, copied = t.scalar.bytes, _needs_copy(v)
+    values = _values(v, v.stride[2] if copied else 1)
+    k, pixels = values["k"], max(values["pixels"], 1)
+    image = v.c * values["p_c"]
+    images = 1
+    if copied:  # enough columns to fill the panels
+        images = max(1, min(v.n, -(-16 * t.columns // pixels), _COPY_BYTES // max(image * size, 1)))
+    chunks = -(-v.n // images)
+    group = 1 if v.o * k * size <= _COPY_BYTES // 2 else 4
+    columns = images * pixels
+    part = columns
+    if chunks * v.g < 16:
+        part = t.columns * group
+    parts = -(-columns // part)
+    kb = blocks(k, t.k_block // 2, 1)
+    panels = -(-columns // t.columns)
+    values |= {
+        "copied": int(copied), "copy_size": images * image, "p_n": image, "images": images, "chunks": chunks,
+        "parts": parts, "part": part, "kb": kb, "group": group, "run": 1, "run_stride": 0,
+    }  # fmt: skip
+    scratch = _scratch(values, {
+        "kx": 8 * k, "kw": 8 * k, "rows": 8 * v.o, "places": 8 * columns, "pieces": 8 * _record(t) * panels,
+        "panel": (group * kb + 2) * t.columns * size, "c": group * v.o * t.columns * size,
+        "copy": (images * image + 4 * t.columns) * size if copied else 0,
+    })  # fmt: skip
+    extent = v.g * chunks * parts if v.o and v.n and values["pixels"] else 0
+    grain = max(1, -(-_CHUNK // max(2 * v.o * k * part, 1)))
+    return Call(f"conv_{dtype}{suffix}", _POINTERS, tuple(values[n] for n in _INTEGERS), extent, grain, scratch)
+
+
+def _plan_rows(dtype: str, v: Convolution, t: Tiling) -> Call:
+    """`images` channels are summed at a time; a unit is `part` of n, whose rows are its pixels."""
+    size = t.scalar.bytes
+    pads = v.padded != v.size or v.low != (0, 0, 0) or v.base != (1, 1, 1)
+    values = _values(v, 1)
+    k, pixels, window = values["k"], values["pixels"], prod(v.window)
+    part = max(1, min(v.n, 96 // max(pixels, 1)))
+    images = max(1, min(v.c, _COPY_BYTES // max(part * values["p_c"] * size, 1))) if pads else max(v.c, 1)
+    kb = blocks(images * window, t.k_block // 2, 1)
+    o = round_up(v.o, t.columns)
+    mergeable = all(
+        v.window[i] == 1 or v.w[3 + i] == v.w[4 + i] * v.window[i + 1] for i in range(2)
+    ) and not (v.window[1] == 1 and v.window[0] > 1 and v.w[3] != v.w[5] * v.window[2])
+    values |= {
+        "copied": int(pads), "copy_size": part * images * values["p_c"], "p_n": images * values["p_c"], "images": images,
+        "chunks": -(-v.n // part), "parts": 1, "part": part, "kb": kb, "group": 1,
+        "run": window if mergeable else v.window[2], "run_stride": v.w[5],
+    }  # fmt: skip
+    scratch = _scratch(values, {
+        "kx": 8 * k, "kw": 8 * k, "rows": 8 * part * pixels, "places": 0, "pieces": 0,
+        "panel": (kb * o + 2 * t.columns) * size, "c": part * pixels * o * size,
+        "copy": (part * images * values["p_c"] + 4 * t.columns) * size if pads else 0,
+    })  # fmt: skip
+    extent = v.g * values["chunks"] if v.o and v.n and pixels else 0
+    grain = max(1, -(-_CHUNK // max(2 * v.o * k * part * pixels, 1)))
+    return Call(f"conv_rows_{dtype}", _POINTERS, tuple(values[n] for n in _INTEGERS), extent, grain, scratch)
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _area(f: Function, s: dict[str, Value], name: str) -> Value:
+    return f.offset(s["scratch"], s["at_" + name])
+
+
+def _layout(s: dict[str, Value], name: str) -> Value:
+    """A stride of what patches are read from: the padded copy, or x itself."""
+    return s["copied"].ne(0).select(s["p_" + name], s["x_" + name])
+
+
+def _fill_k_tables(f: Function, s: dict[str, Value], layout: dict[str, Value], channels: Value) -> None:
+    """kx[k], kw[k]: where (c, q) lies in x and in w. kx counts channels from the first that was copied."""
+    kx, kw = _area(f, s, "kx"), _area(f, s, "kw")
+    with f.loop(0, s["window_w"]) as qw:
+        along = qw * s["dilation_w"]
+        column = (along % s["phases"]) * s["phase"] + along // s["phases"] * layout["w"]
+        with f.loop(0, s["c"]) as c, f.loop(0, s["window_d"]) as qd, f.loop(0, s["window_h"]) as qh:
+            index = ((c * s["window_d"] + qd) * s["window_h"] + qh) * s["window_w"] + qw
+            in_x = (c % channels) * layout["c"] + qd * s["dilation_d"] * layout["d"] + qh * s["dilation_h"] * layout["h"]
+            in_w = c * s["w_c"] + qd * s["w_d"] + qh * s["w_h"] + qw * s["w_w"]
+            f.store(in_x + column, f.element(kx, index, i64))
+            f.store(in_w, f.element(kw, index, i64))
+
+
+def _layouts(f: Function, s: dict[str, Value]) -> dict[str, Value]:
+    strides = {name: _layout(s, name) for name in ("n", "c", "d", "h")}
+    return strides | {"w": s["copied"].ne(0).select(1, s["x_w"])}
+
+
+# ---------------------------------------------------------------- the padded copy
+
+
+def _clear(f: Function, t: Tiling, base: Value, count: Value) -> None:
+    with f.loop(0, count, t.lanes) as i:
+        f.store(f.value(0.0, t.vector), f.element(base, i, t.scalar))
+
+
+def _copy_padded(f: Function, t: Tiling, s: dict[str, Value], source: Value, images: Value, channels: Value) -> None:
+    """Copy images x channels into their places; the zeros around and between them are there already."""
+    copy = _area(f, s, "copy")
+    plain = s["base_w"].eq(1) & s["x_w"].eq(1)
+    with (
+        f.loop(0, images) as n,
+        f.loop(0, channels) as c,
+        f.loop(s["first_d"], s["last_d"]) as d,
+        f.loop(s["first_h"], s["last_h"]) as h,
+    ):
+        row = f.element(source, n * s["x_n"] + c * s["x_c"] + d * s["x_d"] + h * s["x_h"], t.scalar)
+        at_d, at_h = d * s["base_d"] + s["low_d"], h * s["base_h"] + s["low_h"]
+        out = f.element(copy, n * s["p_n"] + c * s["p_c"] + at_d * s["p_d"] + at_h * s["p_h"], t.scalar)
+        with f.either(s["phases"].eq(1)) as sides:
+            for one in sides:
+                if one:
+                    _copy_row(f, t, s, row, f.element(out, s["low_w"], t.scalar), plain)
+                else:
+                    _split_row(f, t, s, row, out)
+
+
+def _copy_row(f: Function, t: Tiling, s: dict[str, Value], row: Value, out: Value, plain: Value) -> None:
+    first, last = s["first_w"], s["last_w"]
+    main = plain.select(last - (last - first) % t.lanes, first)
+    with f.loop(first, main, t.lanes) as w:
+        f.store(f.load(t.vector, f.element(row, w, t.scalar)), f.element(out, w, t.scalar))
+    with f.loop(main, last) as w:
+        f.store(f.load(t.scalar, f.element(row, w * s["x_w"], t.scalar)), f.element(out, w * s["base_w"], t.scalar))
+
+
+def _split_row(f: Function, t: Tiling, s: dict[str, Value], row: Value, out: Value) -> None:
+    """Column p of the padded row goes to place p / phases of phase p % phases."""
+    phases, low = s["phases"], s["low_w"]
+    with f.either(s["base_w"].eq(1)) as sides:
+        for dense in sides:
+            if dense:  # no division for each element
+                with f.loop(0, phases) as phase:
+                    q0 = (s["first_w"] + low - phase + phases - 1) // phases
+                    q1 = (s["last_w"] + low - phase + phases - 1) // phases
+                    with f.loop(q0, q1) as q:
+                        x = f.load(t.scalar, f.element(row, (q * phases + phase - low) * s["x_w"], t.scalar))
+                        f.store(x, f.element(out, phase * s["phase"] + q, t.scalar))
+            else:
+                with f.loop(s["first_w"], s["last_w"]) as w:
+                    p = w * s["base_w"] + low
+                    x = f.load(t.scalar, f.element(row, w * s["x_w"], t.scalar))
+                    f.store(x, f.element(out, (p % phases) * s["phase"] + p // phases, t.scalar))
+
+
+# ---------------------------------------------------------------- outputs as columns
+
+
+def _record(t: Tiling) -> int:
+    """Words of a panel's record: how many pieces, then (lane, offset) of each."""
+    return 1 + 2 * t.columns
+
+
+def _define_conv(module: Module, t: Tiling, name: str) -> None:
+    f, s = kernel(module, name, _POINTERS, _INTEGERS)
+    layout = _layouts(f, s)
+    _fill_k_tables(f, s, layout, s["c"])
+    with f.loop(0, s["o"]) as o:
+        f.store(o * s["w_o"], f.element(_area(f, s, "rows"), o, i64))
+    _fill_columns(f, t, s, layout)
+    copied = s["copied"].ne(0)
+    with f.when(copied):
+        _clear(f, t, _area(f, s, "copy"), s["copy_size"] + 2 * t.columns)
+    parts, lo, hi = s["parts"], s["lo"], s["hi"]
+    with f.loop(lo // parts, (hi + parts - 1) // parts) as chunk:
+        g, n0 = chunk // s["chunks"], chunk % s["chunks"] * s["images"]
+        images = f.minimum(s["n"] - n0, s["images"])
+        columns = images * s["pixels"]
+        first = f.maximum(lo - chunk * parts, 0) * s["part"]
+        last = f.minimum(f.minimum(hi - chunk * parts, parts) * s["part"], columns)
+        x = f.element(s["x"], n0 * s["x_n"] + g * s["x_g"], t.scalar)
+        with f.when(copied & (first < last)):
+            _copy_padded(f, t, s, x, images, s["c"])
+        source = copied.select(_area(f, s, "copy"), x)
+        w = f.element(s["w"], g * s["w_g"], t.scalar)
+        y = f.element(s["y"], n0 * s["y_n"] + g * s["y_g"], t.scalar)
+        bias = f.element(s["bias"], g * s["o"], t.scalar)
+        with f.loop(first, last, s["group"] * t.columns) as j:
+            _columns(f, t, s, (source, w, y, bias, j, f.minimum(last, j + s["group"] * t.columns)))
+    f.ret()
+
+
+def _fill_columns(f: Function, t: Tiling, s: dict[str, Value], layout: dict[str, Value]) -> None:
+    """For each column of a chunk its place in y, and for each panel the pieces of contiguous columns it is gathered from.
+
+    A piece is read as one whole vector wherever it ends: what is too much the next piece overwrites.
+    """
+    places, pieces = _area(f, s, "places"), _area(f, s, "pieces")
+    word = s["copied"].ne(0).select(s["step_w"] // s["phases"], s["step_w"])
+    zero = f.value(0, i64)
+    with f.carrying(0, s["images"], [zero, zero, zero - 2]) as by_n:
+        with f.carrying(0, s["out_d"], by_n.carry) as by_d:
+            with f.carrying(0, s["out_h"], by_d.carry) as by_h:
+                with f.carrying(0, s["out_w"], by_h.carry) as by_w:
+                    # column, lane where the current piece began, offset of the column before
+                    column, began, before = by_w.carry
+                    n, d, h = by_n.index, by_d.index, by_h.index
+                    offset = n * layout["n"] + d * s["step_d"] * layout["d"] + h * s["step_h"] * layout["h"]
+                    offset = offset + by_w.index * word * layout["w"]
+                    pixel = (d * s["out_h"] + h) * s["out_w"] + by_w.index
+                    f.store(n * s["y_n"] + pixel, f.element(places, column, i64))
+                    panel, lane = column // t.columns, column % t.columns
+                    record = f.element(pieces, panel * _record(t), i64)
+                    starts = offset.ne(before + 1) | lane.eq(0) | (lane - began).eq(t.lanes)
+                    with f.when(lane.eq(0)):
+                        f.store(zero, record)
+                    with f.when(starts):
+                        count = f.load(i64, record)
+                        f.store(lane, f.element(record, count * 2 + 1, i64))
+                        f.store(offset, f.element(record, count * 2 + 2, i64))
+                        f.store(count + 1, record)
+                    by_w.carry = [column + 1, starts.select(lane, began), offset]
+                by_h.carry = by_w.carry
+            by_d.carry = by_h.carry
+        by_n.carry = by_d.carry
+
+
+def _columns(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...]) -> None:
+    """Columns j0..j1, at most a group of panels: gather their patches for a block of k, multiply, go on with the next."""
+    source, w, y, bias, j0, j1 = args
+    rows, places, panels, corner = (_area(f, s, a) for a in ("rows", "places", "panel", "c"))
+    kx, kw, kb = _area(f, s, "kx"), _area(f, s, "kw"), s["kb"]
+    o = s["o"]
+    tiles = (o + t.rows - 1) // t.rows
+    base = o // tiles
+    extra = o - base * tiles
+    with f.loop(0, f.maximum(s["k"], 1), kb) as k0:
+        kc = f.minimum(s["k"] - k0, kb)
+        flags = (k0 > 0).select(ACCUMULATE, 0 * k0) | (k0 + kc >= s["k"]).select(FINISH, 0 * k0)
+        with f.loop(j0, j1, t.columns) as j:
+            panel = f.element(panels, (j - j0) * kb, t.scalar)
+            _gather(f, t, s, source, panel, j, j1 - j, f.element(kx, k0, i64), kc)
+        with f.loop(0, tiles) as i:
+            row = i * base + f.minimum(i, extra)
+            count = base + (i < extra).cast(i64)
+            with f.loop(j0, j1, t.columns) as j:
+                valid = f.minimum(j1 - j, t.columns)
+                place = f.load(i64, f.element(places, j, i64))
+                direct = (f.load(i64, f.element(places, j + valid - 1, i64)) - place).eq(valid - 1)
+                in_y = f.element(y, place + row * s["y_o"], t.scalar)
+                aside = f.element(corner, (j - j0) * o + row * t.columns, t.scalar)
+                c = direct.select(in_y, aside)
+                c_row = direct.select(s["y_o"], t.columns)
+                call_tile(
+                    f, t, count, kc, w, f.element(rows, row, i64), f.element(kw, k0, i64),
+                    f.element(panels, (j - j0) * kb, t.scalar), f.value(t.columns, i64),
+                    c, c_row, valid, flags, f.element(bias, row, t.scalar),
+                )  # fmt: skip
+    with f.loop(j0, j1, t.columns) as j:
+        valid = f.minimum(j1 - j, t.columns)
+        place = f.load(i64, f.element(places, j, i64))
+        apart = (f.load(i64, f.element(places, j + valid - 1, i64)) - place).ne(valid - 1)
+        with f.when(apart), f.loop(0, valid) as lane:
+            at = f.load(i64, f.element(places, j + lane, i64))
+            with f.loop(0, o) as row:
+                value = f.load(t.scalar, f.element(corner, (j - j0) * o + row * t.columns + lane, t.scalar))
+                f.store(value, f.element(y, at + row * s["y_o"], t.scalar))
+
+
+def _gather(
+    f: Function, t: Tiling, s: dict[str, Value], source: Value, panel: Value, j: Value, valid: Value, kx: Value, kc: Value
+) -> None:
+    """panel[k, lane] = patch element k of column j + lane."""
+    record = f.element(_area(f, s, "pieces"), j // t.columns * _record(t), i64)
+    count = f.load(i64, record)
+    first = f.load(i64, f.element(record, 2, i64))
+    last = f.load(i64, f.element(record, 2 * t.vectors, i64))
+    contiguous = (valid >= t.columns) & count.eq(t.vectors) & (last - first).eq(t.columns - t.lanes)
+    start = f.element(source, first, t.scalar)
+    with f.either(contiguous) as sides:
+        for whole in sides:
+            if whole:
+                with f.loop(0, kc) as k:
+                    patch = f.element(start, f.load(i64, f.element(kx, k, i64)), t.scalar)
+                    out = f.element(panel, k * t.columns, t.scalar)
+                    for v in range(t.vectors):
+                        x = f.load(t.vector, f.element(patch, v * t.lanes, t.scalar))
+                        f.store(x, f.element(out, v * t.lanes, t.scalar))
+            else:
+                _gather_pieces(f, t, s, (source, panel, record, count, valid, kx, kc))
+
+
+def _gather_pieces(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...]) -> None:
+    source, panel, record, count, valid, kx, kc = args
+    # x itself must not be read past its end: one element at a time there, and no piece has a gap.
+    whole = s["copied"].ne(0)
+    with f.loop(0, kc) as k:
+        patch = f.element(source, f.load(i64, f.element(kx, k, i64)), t.scalar)
+        out = f.element(panel, k * t.columns, t.scalar)
+        with f.either(whole) as sides:
+            for vectors in sides:
+                if vectors:
+                    with f.loop(0, count) as piece:
+                        lane = f.load(i64, f.element(record, piece * 2 + 1, i64))
+                        offset = f.load(i64, f.element(record, piece * 2 + 2, i64))
+                        f.store(f.load(t.vector, f.element(patch, offset, t.scalar)), f.element(out, lane, t.scalar))
+                else:
+                    first = f.load(i64, f.element(record, 2, i64))
+                    with f.loop(0, valid) as lane:
+                        x = f.load(t.scalar, f.element(patch, first + lane, t.scalar))
+                        f.store(x, f.element(out, lane, t.scalar))
+
+
+# ---------------------------------------------------------------- outputs as rows
+
+
+def _define_rows(module: Module, t: Tiling, name: str) -> None:
+    f, s = kernel(module, name, _POINTERS, _INTEGERS)
+    layout = _layouts(f, s)
+    _fill_k_tables(f, s, layout, s["images"])
+    _fill_rows(f, s, layout)
+    copied = s["copied"].ne(0)
+    with f.when(copied):
+        _clear(f, t, _area(f, s, "copy"), s["copy_size"] + 2 * t.columns)
+    window = s["window_d"] * s["window_h"] * s["window_w"]
+    wide = (s["o"] + t.columns - 1) // t.columns * t.columns
+    corner = _area(f, s, "c")
+    with f.loop(s["lo"], s["hi"]) as unit:
+        g, n0 = unit // s["chunks"], unit % s["chunks"] * s["part"]
+        images = f.minimum(s["n"] - n0, s["part"])
+        rows = images * s["pixels"]
+        x = f.element(s["x"], n0 * s["x_n"] + g * s["x_g"], t.scalar)
+        w = f.element(s["w"], g * s["w_g"], t.scalar)
+        with f.loop(0, f.maximum(s["c"], 1), s["images"]) as c0:
+            channels = f.minimum(s["c"] - c0, s["images"])
+            first = f.element(x, c0 * s["x_c"], t.scalar)
+            with f.when(copied):
+                _copy_padded(f, t, s, first, images, channels)
+            source = copied.select(_area(f, s, "copy"), first)
+            _rows(f, t, s, (source, w, c0 * window, channels * window, rows, wide))
+        y = f.element(s["y"], n0 * s["y_n"] + g * s["y_g"], t.scalar)
+        with f.loop(0, images) as n, f.loop(0, s["pixels"]) as p, f.loop(0, s["o"]) as o:
+            value = f.load(t.scalar, f.element(corner, (n * s["pixels"] + p) * wide + o, t.scalar))
+            f.store(value, f.element(y, n * s["y_n"] + o * s["y_o"] + p, t.scalar))
+    f.ret()
+
+
+def _fill_rows(f: Function, s: dict[str, Value], layout: dict[str, Value]) -> None:
+    """rows[r]: where the patch of output (n, pixel) begins."""
+    table, zero = _area(f, s, "rows"), f.value(0, i64)
+    with f.carrying(0, s["part"], [zero]) as by_n:
+        with f.carrying(0, s["out_d"], by_n.carry) as by_d:
+            with f.carrying(0, s["out_h"], by_d.carry) as by_h:
+                with f.carrying(0, s["out_w"], by_h.carry) as by_w:
+                    place = by_n.index * layout["n"] + by_d.index * s["step_d"] * layout["d"]
+                    place = place + by_h.index * s["step_h"] * layout["h"] + by_w.index * s["step_w"] * layout["w"]
+                    f.store(place, f.element(table, by_w.carry[0], i64))
+                    by_w.carry = [by_w.carry[0] + 1]
+                by_h.carry = by_w.carry
+            by_d.carry = by_h.carry
+        by_n.carry = by_d.carry
+
+
+def _rows(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...]) -> None:
+    """Add the sums over k0 .. k0 + depth to the corner: blocks of k, panels of w in each."""
+    source, w, k0, depth, rows, wide = args
+    panels, corner, table = _area(f, s, "panel"), _area(f, s, "c"), _area(f, s, "rows")
+    kx, kw, kb, o = _area(f, s, "kx"), _area(f, s, "kw"), s["kb"], s["o"]
+    tiles = (rows + t.rows - 1) // t.rows
+    base = rows // tiles
+    extra = rows - base * tiles
+    with f.loop(0, f.maximum(depth, 1), kb) as b0:
+        kc, k = f.minimum(depth - b0, kb), k0 + b0
+        flags = (k > 0).select(ACCUMULATE, 0 * k)
+        with f.loop(0, o, t.columns) as j:
+            _pack_runs(f, t, s, (f.element(panels, j * kb, t.scalar), f.element(w, j * s["w_o"], t.scalar), o - j, k, kc))
+        with f.loop(0, o, t.columns) as j, f.loop(0, tiles) as i:
+            row = i * base + f.minimum(i, extra)
+            count = base + (i < extra).cast(i64)
+            call_tile(
+                f, t, count, kc, source, f.element(table, row, i64), f.element(kx, k, i64),
+                f.element(panels, j * kb, t.scalar), f.value(t.columns, i64),
+                f.element(corner, row * wide + j, t.scalar), wide, f.value(t.columns, i64), flags, s["bias"],
+            )  # fmt: skip
+    del kw
+
+
+def _pack_runs(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...]) -> None:
+    """panel[i, lane] = w[lane][k + i] for i < kc: runs of k that have one stride, each packed at once."""
+    panel, w, valid, k, kc = args
+    run, kw = s["run"], _area(f, s, "kw")
+    with f.loop(k // run, (k + kc + run - 1) // run) as r:
+        first, last = f.maximum(r * run, k), f.minimum(r * run + run, k + kc)
+        source = f.element(w, f.load(i64, f.element(kw, first, i64)), t.scalar)
+        out = f.element(panel, (first - k) * t.columns, t.scalar)
+        f.call(f"pack{t.columns}", None, out, source, s["w_o"], s["run_stride"], valid, last - first)
