@@ -89,7 +89,7 @@ class Plan:
             return 1
         if any(s.axes for s in self.kernel.stages):
             return self.width
-        return min(CHUNK, round_up(extent(self.vector.extent), self.width))
+        return max(self.width, min(CHUNK, round_up(extent(self.vector.extent), self.width)))
 
     @cached_property
     def chunks(self) -> int:
@@ -140,6 +140,11 @@ def register(dtype: DType) -> Type:
     if dtype.kind == "b":
         return i1
     return f32 if dtype.kind == "f" and dtype.itemsize < 4 else of(dtype.name)
+
+
+def memory(dtype: DType) -> Type:
+    """What a value of `dtype` is in memory: bools are bytes, bf16 its bits."""
+    return i16 if dtype is dt.bfloat16 else of(dtype.name)
 
 
 def supports(op: Op, dtypes: Sequence[DType]) -> bool:
@@ -421,7 +426,7 @@ class _Emitter:
 
     def load(self, n: Node, op: Load) -> Value:
         """Loads that `loads` leaves: equal lanes, or an index that data decides."""
-        f, buffer, t = self.f, self.kernel.buffers[op.buffer], of(op.dtype.name)
+        f, buffer, t = self.f, self.kernel.buffers[op.buffer], memory(op.dtype)
         last = extent(buffer.size) - 1
         if n not in self.varying:
             at = self.index(op.index)
@@ -459,7 +464,7 @@ class _Emitter:
             assert isinstance(op, Load)
             buffer = self.kernel.buffers[op.buffer]
             if buffer.use == "row":
-                self.scopes[-1][n] = self.widen(self.f.load(of(op.dtype.name, self.width), self.row(op.buffer, op.index)), op.dtype)
+                self.scopes[-1][n] = self.widen(self.f.load(memory(op.dtype).wide(self.width), self.row(op.buffer, op.index)), op.dtype)
                 continue
             at = self.index(op.index)
             if op.safe and self.active is None:
@@ -507,7 +512,7 @@ class _Emitter:
 
     def direct(self, op: Load, at: Value) -> Value:
         """All lanes, known to lie in the buffer."""
-        f, t, base, step = self.f, of(op.dtype.name), self.pointers[op.buffer], self.along(op.index)
+        f, t, base, step = self.f, memory(op.dtype), self.pointers[op.buffer], self.along(op.index)
         if self.width == 1 or step == 1:
             return f.load(t.wide(self.width), f.element(base, at, t))
         if step == -1:
@@ -521,7 +526,7 @@ class _Emitter:
 
     def clamped(self, op: Load, at: Value) -> Value:
         """Lane by lane: those outside the buffer have some value or other."""
-        f, t, size = self.f, of(op.dtype.name), extent(self.kernel.buffers[op.buffer].size)
+        f, t, size = self.f, memory(op.dtype), extent(self.kernel.buffers[op.buffer].size)
         last = size - 1
         if op.safe and self.width > 1 and t.bytes >= 4 and self.along(op.index) == 1 and HAS_MASKS:
             there = f.first(size - at, self.width)
@@ -541,14 +546,14 @@ class _Emitter:
     def row(self, buffer: int, index: Index) -> Value:
         """Address in a row buffer; where lanes are outer points, each element of the row is a whole vector."""
         at = self.index(index)
-        t = of(self.kernel.buffers[buffer].dtype.name)
+        t = memory(self.kernel.buffers[buffer].dtype)
         return self.f.element(self.pointers[buffer], at * self.width if self.plan.vector is not None else at, t)
 
     def stores(self, stores: Sequence[Store]) -> None:
         ragged: list[tuple[Value, Value, int]] = []
         for s in stores:
             v, dtype = self.get(s.value), self.kernel.buffers[s.buffer].dtype
-            v, t = self.narrow(v, dtype), of(dtype.name)
+            v, t = self.narrow(v, dtype), memory(dtype)
             if self.kernel.buffers[s.buffer].use == "row":
                 self.f.store(v, self.row(s.buffer, s.index))
                 continue
@@ -586,8 +591,8 @@ class _Emitter:
         if dtype.kind == "b":
             return v.ne(0)
         if dtype is dt.bfloat16:
-            bits = self.f.emit(f"zext {v.type.integer} {v.bitcast(v.type.integer).name} to {i32.wide(v.type.width)}", i32.wide(v.type.width))
-            return (bits << 16).bitcast(f32.wide(v.type.width))
+            wide = i32.wide(v.type.width)
+            return (self.f.emit(f"zext {v.type} {v.name} to {wide}", wide) << 16).bitcast(f32.wide(v.type.width))
         return v.cast(f32) if dtype is dt.float16 else v
 
     def narrow(self, v: Value, dtype: DType) -> Value:
@@ -595,7 +600,7 @@ class _Emitter:
         if dtype.kind == "b":
             return v.cast(i8)
         if dtype is dt.bfloat16:
-            return bfloat_bits(v).bitcast(of("bf16", v.type.width))
+            return bfloat_bits(v)
         return v.cast(of("f16")) if dtype is dt.float16 else v
 
     # ------------------------------------------------------------ reductions
@@ -800,12 +805,11 @@ def shift(op: str, a: Value, b: Value, dtype: DType) -> Value:
 
 
 def sign(e: _Emitter, n: Node, x: Sequence[Value]) -> Value:
-    """-1, 0, 1; NaN stays."""
+    """-1, 0, 1; 0 for NaN, as in PyTorch."""
     (v,) = x
     if n.dtype.kind == "u":
         return v.ne(0).select(1, e.f.value(0, v.type))
-    one = (v > 0).select(1, (v < 0).select(-1, e.f.value(0, v.type)))
-    return v.is_nan().select(v, one) if v.type.is_float else one
+    return (v > 0).select(1, (v < 0).select(-1, e.f.value(0, v.type)))
 
 
 def absolute(e: _Emitter, n: Node, x: Sequence[Value]) -> Value:

@@ -288,12 +288,13 @@ class Native:
     def _cut(self) -> None:
         """Segments between host steps, and after which step of them each check is due."""
         self._segments: list[Segment | Call] = []
-        self._due: dict[int, tuple[int, int]] = {}  # check -> (segment, step)
+        self._due: dict[int, int] = {}  # check -> step of its segment
         self._host_checks: dict[int, list[int]] = {}  # checks of values that are given, or made by the host: before a part
         at: dict[Node, tuple[int, int]] = {}
         for s in self.layout.order:
             if isinstance(s, Call):
                 self._segments.append(s)
+                at |= dict.fromkeys(s.outputs, (len(self._segments) - 1, 0))
             else:
                 if not self._segments or isinstance(self._segments[-1], Call):
                     self._segments.append(Segment([], []))
@@ -302,15 +303,15 @@ class Native:
                 last.steps.append(s)
                 for w in s.writes:
                     at[w] = (len(self._segments) - 1, len(last.steps) - 1)
+        due = (-1, 0)
         for k, n in enumerate(self.layout.checked):
-            if n in at:
-                self._due[k] = at[n]
-                segment = self._segments[at[n][0]]
-                assert isinstance(segment, Segment)
-                segment.checks.append(k)
+            due = max(due, at.get(n, due))  # in their own order: a check that fails means that those before hold
+            part = self._segments[due[0]] if due[0] >= 0 else None
+            if isinstance(part, Segment):
+                self._due[k] = due[1]
+                part.checks.append(k)
             else:
-                made = next((i for i, s in enumerate(self._segments) if isinstance(s, Call) and n in s.outputs), -1)
-                self._host_checks.setdefault(made, []).append(k)
+                self._host_checks.setdefault(due[0], []).append(k)
 
     def _place(self) -> None:
         """Arena offsets of what lives in one segment; numbers of what does not."""
@@ -330,7 +331,7 @@ class Native:
         for n, parts in used.items():
             if n in home or isinstance(n.type, TupleType):
                 continue
-            if len(parts) > 1 or isinstance(self._segments[made[n]], Call):
+            if len(parts) > 1 or isinstance(self._segments[made[n]], Call) or n in self.layout.checked:
                 home[n] = Place("temp", len(self._temps))
                 self._temps.append(n)
         for k, part in enumerate(self._segments):
@@ -342,10 +343,6 @@ class Native:
                     if n not in home:
                         first = life[n].first if n in life else i
                         life[n] = arena.Lifetime(shape_of[n], first, i)
-            for c in part.checks:
-                n = self.layout.checked[c]
-                if n in life:
-                    life[n] = arena.Lifetime(life[n].nbytes, life[n].first, len(part.steps))
             offsets, self._arena[k] = arena.place(life)
             self._offsets |= offsets
         self._saved = sorted({s.target.number for s in self.layout.order if isinstance(s, Copy) and s.target.kind == "temp"})
@@ -388,7 +385,7 @@ class Native:
     def _check(self, number: int) -> Check:
         n, expected = self.layout.checked[number], self.checks[number][1]
         raw = np.asarray(expected, n.dtype.numpy).tobytes()
-        return Check(self._due[number][1], self._arg(n), len(raw), int.from_bytes(raw, "little"))
+        return Check(self._due[number], self._arg(n), len(raw), int.from_bytes(raw, "little"))
 
     # ------------------------------------------------------------ call
 
@@ -423,7 +420,9 @@ class Native:
             elif (failed := part.run(pointers if self._externals else ())) >= 0:
                 segment = self._segments[k]
                 assert isinstance(segment, Segment)
-                return self._miss(segment.checks[failed])
+                check = segment.checks[failed]
+                value = self._value(self.layout.checked[check], bound, values, outputs)
+                return Miss(check, value.reshape(())[()])
         for target, value in restore:
             np.copyto(target, value)
         return tuple(outputs)
@@ -433,6 +432,8 @@ class Native:
         bound = list(arrays)
         fresh = False
         for k, a in enumerate(arrays):
+            if type(a) is not np.ndarray:
+                a = bound[k] = np.asarray(a)  # NumPy's scalars, and subclasses
             seen = self._seen[k]
             if seen is not None and seen[0]() is a:
                 pointers[k] = seen[1]
@@ -499,9 +500,6 @@ class Native:
             if not same_bits(value, self.checks[k][1]):
                 return Miss(k, value[()])
         return None
-
-    def _miss(self, check: int) -> Miss:
-        return Miss(check, None)
 
 
 # ---------------------------------------------------------------- code
