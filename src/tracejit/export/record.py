@@ -12,7 +12,7 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from tracejit.errors import ExportError
 from tracejit.export.archive import Check
@@ -43,7 +43,7 @@ def record(fn: Callable[..., Any], args: Sequence[Any], leaves: Sequence[Tensor]
     recorder = _Recorder(GraphBuilder(locate=_where))
     for tensor, label in zip(leaves, labels, strict=True):
         recorder.builder.input(tensor, label)
-    with recording.recording(recorder):
+    with recording.opened(cast("Any", recorder)):  # it listens as trace's Recorder does, and is none
         result = fn(*args)
     outputs, tensors = flatten(result, lambda v: isinstance(v, Tensor), "the result")
     builder, names = recorder.builder, _names(fn)

@@ -120,16 +120,16 @@ def _heading(report: Report, text: str) -> None:
 
 
 def _digits() -> Data:
-    train, test = (_tensors(*tj.data.digits(train=part), 16) for part in (True, False))
-    return Data("UCI digits", train, test)
+    return Data("UCI digits", _tensors(tj.data.digits(train=True), 16), _tensors(tj.data.digits(train=False), 16))
 
 
 def _fashion(folder: str) -> Data:
-    train, test = (_tensors(*tj.data.idx(folder, train=part), 255) for part in (True, False))
-    return Data(Path(folder).resolve().name, train, test)
+    train, test = tj.data.idx(folder, train=True), tj.data.idx(folder, train=False)
+    return Data(Path(folder).resolve().name, _tensors(train, 255), _tensors(test, 255))
 
 
-def _tensors(images: Any, labels: Any, brightest: int) -> tuple[Any, Any]:
+def _tensors(part: tuple[Any, Any], brightest: int) -> tuple[Any, Any]:
+    images, labels = part
     return tj.from_numpy(images.astype(np.float32)[:, None] / np.float32(brightest)), tj.from_numpy(labels)
 
 
