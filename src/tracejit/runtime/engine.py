@@ -29,14 +29,28 @@ _DEFINED = re.compile(r'^[ \t]*define\s+(?!internal|private)[^@]*@"?([\w.$-]+)"?
 _DECLARED = re.compile(r'^[ \t]*declare\s[^@]*@"?([\w.$-]+)"?\s*\(', re.MULTILINE)
 
 
+class _Pages:
+    """Where the code lies. The library refers to its engine, so it goes first."""
+
+    __slots__ = ("jit", "library")
+
+    def __init__(self, jit: Any, library: Any) -> None:
+        self.jit = jit
+        self.library = library
+
+    def __del__(self) -> None:
+        self.library = None
+        self.jit = None
+
+
 class Code:
     """Machine code in memory, and the address of every function it defines. Dropping it frees the memory."""
 
-    __slots__ = ("__weakref__", "_jit", "_library", "needs", "size", "symbols")
+    # No __del__ here: weak references still see an object whose __del__ runs, and `_loaded` would hand out freed code.
+    __slots__ = ("__weakref__", "_pages", "needs", "size", "symbols")
 
-    def __init__(self, jit: Any, library: Any, symbols: Mapping[str, int], size: int, needs: Sequence[object]) -> None:
-        self._jit = jit
-        self._library = library
+    def __init__(self, pages: _Pages, symbols: Mapping[str, int], size: int, needs: Sequence[object]) -> None:
+        self._pages = pages
         self.symbols = MappingProxyType(dict(symbols))
         self.size = size  # bytes of the object file
         self.needs = tuple(needs)
@@ -46,11 +60,6 @@ class Code:
         if (address := self.symbols.get(symbol)) is None:
             raise BackendError(f"no function @{symbol} in this code; it defines {', '.join(self.symbols) or 'none'}")
         return address
-
-    def __del__(self) -> None:
-        # The library refers to its engine, so it goes first.
-        self._library = None
-        self._jit = None
 
 
 _loaded: WeakValueDictionary[object, Code] = WeakValueDictionary()
@@ -112,7 +121,7 @@ def _load(text: str, data: bytes, symbols: Mapping[str, int], needs: Sequence[ob
         missing = [n for n in _DECLARED.findall(text) if not _is_known(n, symbols)]
         why = f"it calls {', '.join(missing)}, which nobody defines" if missing else str(error)
         raise BackendError(f"cannot load code of {', '.join(defined) or 'no function'}: {why}") from error
-    return Code(jit, library, {name: library[name] for name in defined}, len(data), needs)
+    return Code(_Pages(jit, library), {name: library[name] for name in defined}, len(data), needs)
 
 
 def _is_known(name: str, symbols: Mapping[str, int]) -> bool:
