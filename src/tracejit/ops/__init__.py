@@ -1,6 +1,6 @@
 """The primitives, one class each. Importing this package registers them all.
 
-    ops.exp(x)   ops.reshape(x, shape)   ops.reduce_sum(x, axes)   ops.select(condition, a, b)   ops.const(like, value, dtype)
+    ops.exp(x)   ops.reshape(x, shape)   ops.reduce_sum(x, axes)   ops.select(c, a, b)   ops.const(like, 1, dtype)
 
 The functions are thin: they build the op and emit it in the domain of x, Nodes and Tensors alike.
 """

@@ -7,6 +7,7 @@ range whatever happens, so those are clamped, while an affine load may be masked
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from tracejit.ir.dim import Dim, Extent, Shape, same
@@ -139,4 +140,4 @@ def merged(a: Shape, b: Shape) -> list[tuple[range, range]]:
                 break
     if cuts[-1] != (len(a), len(b)):
         cuts.append((len(a), len(b)))
-    return [(range(p, q), range(r, s)) for (p, r), (q, s) in zip(cuts, cuts[1:])]
+    return [(range(p, q), range(r, s)) for (p, r), (q, s) in pairwise(cuts)]

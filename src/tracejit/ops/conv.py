@@ -1,7 +1,7 @@
 """Convolution without padding, closed under its own gradient.
 
-`pad` may put gaps between elements and crop edges, so both gradients of a convolution are convolutions again, in any rank,
-with any stride, dilation and groups. There is no conv_backward, and a transposed convolution is composed.
+`pad` may put gaps between elements and crop edges, so both gradients of a convolution are convolutions again, in any
+rank, with any stride, dilation and groups. There is no conv_backward, and a transposed convolution is composed.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Conv(Op):
         mirrored = transpose(flip(w, space) if space else w, (0, 2, 1, *space))
         dx = conv(spaced, mirrored, (1,) * n, self.dilation)
         reached = pad(x, (0,) * (n + 3), (*none, *(-r for r in left)))
-        # n takes the place of c, and the cotangent that of the weight: [c, g, n, *] with [g, o, n, *] gives [c, g, o, *].
+        # n takes the place of c, the cotangent that of the weight: [c, g, n, *] with [g, o, n, *] gives [c, g, o, *].
         dw = conv(transpose(reached, (2, 1, 0, *space)), transpose(g, (1, 2, 0, *space)), self.dilation, self.stride)
         return dx, transpose(dw, (1, 2, 0, *space))
 

@@ -1,7 +1,7 @@
 """Ops whose places are data: gather (take, take_along, dynamic_slice) and its adjoints (scatter...).
 
-Indices are i64, not negative and in range; `eval` checks and names the first bad one. Writes happen in row-major order of
-the indices, so "set" keeps the last and "add" is the same sum every time. 2-byte floats are added up in float32.
+Indices are i64, not negative and in range; `eval` checks and names the first bad one. Writes happen in row-major order
+of the indices, so "set" keeps the last and "add" is the same sum every time. 2-byte floats are added up in float32.
 """
 
 from __future__ import annotations
@@ -78,8 +78,17 @@ class Take(Op):
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
-        for shape, axis, ids in (((5,), 0, (3,)), ((5, 2), 0, (2, 2)), ((2, 5), 1, (4,)), ((2, 5, 3), 1, (1,)), ((5,), 0, ()),
-                                 ((5, 2), 0, (0,)), ((1, 0), 0, (3,)), ((1,), 0, (4,)), ((5, 9), 0, (3,))):  # fmt: skip
+        for shape, axis, ids in (
+            ((5,), 0, (3,)),
+            ((5, 2), 0, (2, 2)),
+            ((2, 5), 1, (4,)),
+            ((2, 5, 3), 1, (1,)),
+            ((5,), 0, ()),
+            ((5, 2), 0, (0,)),
+            ((1, 0), 0, (3,)),
+            ((1,), 0, (4,)),
+            ((5, 9), 0, (3,)),
+        ):
             yield Sample(cls(axis), (rng.normal(size=shape), rng.integers(0, shape[axis], size=ids)))
         yield Sample(cls(0), (rng.normal(size=(4, 3)), np.array([0, 3, 0])), ((0, 0, "v"), (1, 0, "n")))
         for dtype in dt.ALL:
@@ -150,7 +159,10 @@ def _along(x: Any, shape: Shape, axis: int) -> Any:
 
 @dataclass(frozen=True)
 class Scatter(Op):
-    """y = x, then y[*a, indices[*i], *b] (+)= updates[*a, *i, *b]: the adjoint of take. `mode` is "add" or "set" (last wins)."""
+    """y = x, then y[*a, indices[*i], *b] (+)= updates[*a, *i, *b]: the adjoint of take.
+
+    `mode` is "add", or "set": the last write of a place wins.
+    """
 
     name = "scatter"
     library = "scatter"
@@ -197,8 +209,17 @@ class Scatter(Op):
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
         for mode in ("add", "set"):
-            for shape, axis, ids in (((5,), 0, (7,)), ((5, 2), 0, (2, 2)), ((2, 5), 1, (4,)), ((2, 5, 3), 1, (1,)), ((5,), 0, ()),
-                                     ((5, 2), 0, (0,)), ((1, 0), 0, (3,)), ((1,), 0, (4,)), ((5, 20), 0, (9,))):  # fmt: skip
+            for shape, axis, ids in (
+                ((5,), 0, (7,)),
+                ((5, 2), 0, (2, 2)),
+                ((2, 5), 1, (4,)),
+                ((2, 5, 3), 1, (1,)),
+                ((5,), 0, ()),
+                ((5, 2), 0, (0,)),
+                ((1, 0), 0, (3,)),
+                ((1,), 0, (4,)),
+                ((5, 20), 0, (9,)),
+            ):
                 indices = rng.integers(0, shape[axis], size=ids)
                 updates = rng.normal(size=(*shape[:axis], *ids, *shape[axis + 1 :]))
                 yield Sample(cls(axis, mode), (rng.normal(size=shape), indices, updates))
@@ -213,7 +234,10 @@ class Scatter(Op):
 
 @dataclass(frozen=True)
 class ScatterAlong(Op):
-    """y = x, then y[..., indices[..., i, ...], ...] (+)= updates[..., i, ...] along `axis`: the adjoint of take_along."""
+    """y = x, then y[..., indices[..., i, ...], ...] (+)= updates[..., i, ...]: the adjoint of take_along.
+
+    `mode` is "add", or "set": the last write of a place wins.
+    """
 
     name = "scatter_along"
     library = "scatter_along"

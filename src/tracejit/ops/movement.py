@@ -1,7 +1,7 @@
 """Ops that move elements without computing: what changes is where an element is read from.
 
-`eval` returns NumPy views wherever NumPy can, because eager views (x[1:], x.T) are views of memory. In a kernel they cost
-nothing at all: `element` only rewrites the index.
+`eval` returns NumPy views wherever NumPy can, because eager views (x[1:], x.T) are views of memory. In a kernel they
+cost nothing at all: `element` only rewrites the index.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tracejit.ir.op import Array, At, Op, Reader, Reduce, Sample
 from tracejit.ir.types import TensorType, Type
 from tracejit.ops.address import as_node, clamped, divided, linear, merged, pick, shifted, split, within
 from tracejit.ops.pointwise import eq, select
-from tracejit.ops.source import const, zeros_like
+from tracejit.ops.source import const, ints, zeros_like
 
 __all__ = [
     "Broadcast", "Concat", "Flip", "Fold", "Pad", "Reshape", "Slice", "Transpose", "Unfold", "UpdateSlice",
@@ -53,7 +53,8 @@ class Reshape(Op):
         return x.with_shape(self.shape)
 
     def eval(self, x: Array) -> Array:
-        return x.reshape(self.shape)
+        shape: Any = self.shape
+        return x.reshape(shape)
 
     def vjp(self, g: Any, y: Any, x: Any) -> tuple[Any, ...]:
         return (reshape(g, x.type.shape),)
@@ -69,8 +70,16 @@ class Reshape(Op):
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
-        for before, after in (((6,), (2, 3)), ((2, 3, 4), (6, 4)), ((2, 3, 4), (3, 8)), ((4, 6), (2, 2, 3, 2)), ((1,), ()),
-                              ((), (1, 1)), ((2, 0), (0, 5)), ((3, 1, 2), (1, 3, 2, 1))):  # fmt: skip
+        for before, after in (
+            ((6,), (2, 3)),
+            ((2, 3, 4), (6, 4)),
+            ((2, 3, 4), (3, 8)),
+            ((4, 6), (2, 2, 3, 2)),
+            ((1,), ()),
+            ((), (1, 1)),
+            ((2, 0), (0, 5)),
+            ((3, 1, 2), (1, 3, 2, 1)),
+        ):
             yield Sample(cls(after), (rng.normal(size=before),))
         yield Sample(cls((3, 8)), (np.asfortranarray(rng.normal(size=(4, 6))),), note="not contiguous")
         n = Sym("n")
@@ -153,8 +162,16 @@ class Broadcast(Op):
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
-        for before, after, dims in (((3,), (2, 3), (1,)), ((2,), (2, 3), (0,)), ((), (2, 3), ()), ((2, 3), (2, 4, 3), (0, 2)),
-                                    ((3,), (0, 3), (1,)), ((0,), (2, 0), (1,)), ((), (), ()), ((1,), (1, 1), (0,))):  # fmt: skip
+        for before, after, dims in (
+            ((3,), (2, 3), (1,)),
+            ((2,), (2, 3), (0,)),
+            ((), (2, 3), ()),
+            ((2, 3), (2, 4, 3), (0, 2)),
+            ((3,), (0, 3), (1,)),
+            ((0,), (2, 0), (1,)),
+            ((), (), ()),
+            ((1,), (1, 1), (0,)),
+        ):
             yield Sample(cls(after, dims), (rng.normal(size=before),))
         yield Sample(cls((3, 2, 4), (0, 2)), (rng.normal(size=(4, 3)).T,), note="not contiguous")
         yield Sample(cls((Sym("n"), 5), (0,)), (rng.normal(size=(4,)),), ((0, 0, "n"),))
@@ -193,9 +210,17 @@ class Slice(Op):
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
-        for shape, a, b, s in (((5,), (1,), (4,), (1,)), ((5,), (0,), (5,), (2,)), ((7, 6), (1, 2), (7, 6), (3, 2)), ((), (), (), ()),
-                               ((4,), (2,), (2,), (1,)), ((4,), (4,), (4,), (3,)), ((0, 2), (0, 0), (0, 2), (1, 1)),
-                               ((1,), (0,), (1,), (5,)), ((5,), (0,), (1,), (1,))):  # fmt: skip
+        for shape, a, b, s in (
+            ((5,), (1,), (4,), (1,)),
+            ((5,), (0,), (5,), (2,)),
+            ((7, 6), (1, 2), (7, 6), (3, 2)),
+            ((), (), (), ()),
+            ((4,), (2,), (2,), (1,)),
+            ((4,), (4,), (4,), (3,)),
+            ((0, 2), (0, 0), (0, 2), (1, 1)),
+            ((1,), (0,), (1,), (5,)),
+            ((5,), (0,), (1,), (1,)),
+        ):
             yield Sample(cls(a, b, s), (rng.normal(size=shape),))
         n = Sym("n")
         yield Sample(cls((0, 1), (n, 3), (1, 1)), (rng.normal(size=(4, 3)),), ((0, 0, "n"),))
@@ -220,7 +245,7 @@ def _rest(whole: Shape, starts: Shape, strides: Sequence[int], taken: Shape) -> 
 
 @dataclass(frozen=True)
 class Pad(Op):
-    """x with `fill` around it: `interior` between elements, then `low` before and `high` behind; negative edges crop."""
+    """x with `fill` around it: `interior` between elements, `low` before and `high` behind; negative edges crop."""
 
     name = "pad"
     low: Shape
@@ -235,7 +260,8 @@ class Pad(Op):
         shape = [a + b + _spread(n, i) for n, a, b, i in zip(x.shape, self.low, self.high, self.interior)]
         if any(i < 0 for i in self.interior) or any(_below(d, 0) for d in shape):
             raise OpError(
-                f"pad of {x} by low={list(self.low)}, high={list(self.high)}, interior={list(self.interior)}: extents below 0"
+                f"pad of {x} by low={list(self.low)}, high={list(self.high)}, interior={list(self.interior)}: "
+                "an extent is below 0"
             )
         return x.with_shape(shape)
 
@@ -429,8 +455,14 @@ class Concat(Op):
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
-        for axis, shapes in ((0, ((2,), (3,))), (1, ((2, 1), (2, 3), (2, 2))), (0, ((0, 2), (1, 2))), (0, ((3,),)),
-                             (1, ((2, 0), (2, 0))), (0, ((1,), (1,), (1,), (1,)))):  # fmt: skip
+        for axis, shapes in (
+            (0, ((2,), (3,))),
+            (1, ((2, 1), (2, 3), (2, 2))),
+            (0, ((0, 2), (1, 2))),
+            (0, ((3,),)),
+            (1, ((2, 0), (2, 0))),
+            (0, ((1,), (1,), (1,), (1,))),
+        ):
             yield Sample(cls(axis), tuple(rng.normal(size=s) for s in shapes))
         pair = (rng.normal(size=(4, 3)), rng.normal(size=(2, 3)))
         yield Sample(cls(0), pair, ((0, 0, "n"),))
@@ -459,7 +491,8 @@ class UpdateSlice(Op):
         return x
 
     def _window(self, shape: Shape) -> list[slice]:
-        return [slice(a, a + max(0, (k - 1) * s + 1), s) for a, k, s in zip(self.starts, shape, self.strides)]  # type: ignore[type-var]
+        starts, sizes = ints(self.starts), ints(shape)
+        return [slice(a, a + max(0, (k - 1) * s + 1), s) for a, k, s in zip(starts, sizes, self.strides)]
 
     def eval(self, x: Array, update: Array) -> Array:
         y = x.copy()
@@ -496,9 +529,16 @@ class UpdateSlice(Op):
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
-        for shape, window, a, s in (((5,), (2,), (1,), (1,)), ((5,), (2,), (1,), (2,)), ((4, 6), (2, 3), (1, 0), (2, 2)), ((), (), (), ()),
-                                    ((3,), (0,), (3,), (1,)), ((3,), (3,), (0,), (1,)), ((0, 2), (0, 1), (0, 1), (1, 1)),
-                                    ((7,), (2,), (2,), (4,))):  # fmt: skip
+        for shape, window, a, s in (
+            ((5,), (2,), (1,), (1,)),
+            ((5,), (2,), (1,), (2,)),
+            ((4, 6), (2, 3), (1, 0), (2, 2)),
+            ((), (), (), ()),
+            ((3,), (0,), (3,), (1,)),
+            ((3,), (3,), (0,), (1,)),
+            ((0, 2), (0, 1), (0, 1), (1, 1)),
+            ((7,), (2,), (2,), (4,)),
+        ):
             yield Sample(cls(a, s), (rng.normal(size=shape), rng.normal(size=window)))
         pair = (rng.normal(size=(4, 3)), rng.normal(size=(4, 1)))
         yield Sample(cls((0, 2), (1, 1)), pair, ((0, 0, "n"), (1, 0, "n")))
@@ -540,7 +580,7 @@ def window_view(x: Array, sizes: Sequence[int], strides: Sequence[int], dilation
 class Unfold(Op):
     """Windows over the last len(sizes) axes: y[..., o, k] = x[..., o * strides + k * dilations].
 
-    x[..., *s] gives [..., *out, *sizes]: the window axes come last, so pooling reduces over them. Padding is a pad before.
+    x[..., *s] gives [..., *out, *sizes]: the window axes come last, pooling reduces over them. Padding is a pad before.
     """
 
     name = "unfold"
@@ -598,7 +638,10 @@ def window_cases() -> Iterator[tuple[tuple[int, ...], tuple[int, ...], tuple[int
 
 @dataclass(frozen=True)
 class Fold(Op):
-    """The adjoint of unfold: y[..., p] = sum of x[..., o, k] over p = o * strides + k * dilations; y[...] has `extents`."""
+    """The adjoint of unfold: y[..., p] = sum of x[..., o, k] over p = o * strides + k * dilations.
+
+    `extents` are those of y's last axes.
+    """
 
     name = "fold"
     extents: Shape
@@ -635,7 +678,7 @@ class Fold(Op):
         return y.astype(x.dtype, copy=False)
 
     def vjp(self, g: Any, y: Any, x: Any) -> tuple[Any, ...]:
-        return (unfold(g, self._sizes(x.type.shape), self.strides, self.dilations),)
+        return (unfold(g, ints(self._sizes(x.type.shape)), self.strides, self.dilations),)
 
     def element(self, at: At, x: Reader) -> Reduce:
         n = len(self.extents)

@@ -1,4 +1,4 @@
-"""Ops along one axis in which every element may depend on all before it: sort and the cumulative ones. Library routines."""
+"""Ops along one axis in which every element may depend on all others: sort and the cumulative ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["CumMax", "CumProd", "CumSum", "Sort", "cummax", "cumprod", "cumsum",
 
 @dataclass(frozen=True)
 class Sort(Op):
-    """(values, indices) along `axis`, rising or falling; nan counts as largest; equal ones keep their order if `stable`.
+    """(values, indices) along `axis`, rising or falling. nan counts as largest; equal elements keep their order.
 
     Ours is always stable; the flag is what the user asked for.
     """
@@ -92,7 +92,10 @@ class _Cumulative(Op):
         return x
 
     def eval(self, x: Array) -> Array:
-        return compute(lambda v: self.ufunc.accumulate(v, self.axis, dtype=v.dtype), x)
+        return compute(self._eval, x)
+
+    def _eval(self, x: Array) -> Array:
+        return self.ufunc.accumulate(x, self.axis, dtype=x.dtype)  # NumPy would widen small integers
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
@@ -159,7 +162,10 @@ class CumProd(_Cumulative):
 
 
 class CumMax(_Cumulative):
-    """y[k] = the largest of x[0], ..., x[k] along `axis`, nan from the first nan on; the last of equal ones has the gradient."""
+    """y[k] = the largest of x[0], ..., x[k] along `axis`, nan from the first nan on.
+
+    Of equal ones the last gets the gradient.
+    """
 
     name = "cummax"
     kinds = "fiub"

@@ -1,8 +1,8 @@
 """Elementwise ops: equal types in, one element out for one element of each input.
 
 Broadcasting, promotion and casts are nodes of their own, so every class here has the one type rule of `Pointwise`; what
-differs is the NumPy function, the dtypes it takes (`kinds`) and the gradient. float16 and bfloat16 are computed in float32
-and rounded once. Nothing warns: log(-1) is nan, 1/0 is inf.
+differs is the NumPy function, the dtypes it takes (`kinds`) and the gradient. float16 and bfloat16 are computed in
+float32 and rounded once. Nothing warns: log(-1) is nan, 1/0 is inf.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,11 +25,12 @@ from tracejit.ops import special
 from tracejit.ops.source import const, zeros_like
 
 __all__ = [
-    "Abs", "Add", "Atan2", "BitAnd", "BitNot", "BitOr", "BitXor", "Cast", "Ceil", "Cos", "Div", "Eq", "Erf", "Exp", "Expm1",
-    "Floor", "FloorDiv", "Le", "Lgamma", "Log", "Log1p", "Lt", "Maximum", "Minimum", "Mod", "Mul", "Neg", "Pointwise",
-    "Polygamma", "Pow", "Round", "Select", "ShiftLeft", "ShiftRight", "Sign", "Sin", "Sqrt", "Sub", "Tanh", "abs", "atan2",
-    "bit_not", "cast", "ceil", "cos", "digamma", "eq", "erf", "exp", "expm1", "floor", "lgamma", "log", "log1p", "maximum",
-    "minimum", "neg", "polygamma", "round", "select", "sign", "sin", "sqrt", "tanh",
+    "Abs", "Add", "Atan2", "BitAnd", "BitNot", "BitOr", "BitXor", "Cast", "Ceil", "Cos", "Div", "Eq", "Erf", "Exp",
+    "Expm1", "Floor", "FloorDiv", "Le", "Lgamma", "Log", "Log1p", "Lt", "Maximum", "Minimum", "Mod", "Mul", "Neg",
+    "Pointwise", "Polygamma", "Pow", "Round", "Select", "ShiftLeft", "ShiftRight", "Sign", "Sin", "Sqrt", "Sub",
+    "Tanh", "abs", "atan2", "bit_not", "cast", "ceil", "cos", "digamma", "eq", "erf", "exp", "expm1", "floor",
+    "lgamma", "log", "log1p", "maximum", "minimum", "neg", "polygamma", "round", "select", "sign", "sin", "sqrt",
+    "tanh",
 ]  # fmt: skip
 
 Domain = tuple[float, float]
@@ -304,7 +306,7 @@ class Polygamma(Pointwise):
         return super().infer(*types)
 
     def eval(self, *xs: Array) -> Array:
-        return compute(lambda x: special.polygamma(self.n, x), *xs)
+        return compute(partial(special.polygamma, self.n), *xs)
 
     def vjp(self, g: Any, y: Any, x: Any) -> tuple[Any, ...]:
         return (g * polygamma(self.n + 1, x),)
@@ -328,7 +330,7 @@ class BitNot(Pointwise):
 
 @dataclass(frozen=True)
 class Cast(Op):
-    """x as `dtype`: floats truncate to integers, integers wrap, anything but 0 is True. Out-of-range floats: undefined."""
+    """x as `dtype`: floats truncate, integers wrap, all but 0 is True. Floats out of an integer's range: undefined."""
 
     name = "cast"
     dtype: DType
@@ -365,7 +367,7 @@ class Cast(Op):
                 yield Sample(cls(b), (special.astype(a.numpy),), differentiable=False)
         yield Sample(cls(dt.int8), (np.array([128, -129, 255, 2**40 + 3], np.int64),), note="wraps")
         yield Sample(cls(dt.float32), (np.zeros((0, 3)),), differentiable=False)
-        yield Sample(cls(dt.float32), (np.float64(1.5).reshape(()),), differentiable=False)
+        yield Sample(cls(dt.float32), (np.asarray(1.5),), differentiable=False)
         yield Sample(cls(dt.int64), (np.ones((2, 3), np.float32),), ((0, 1, "n"),))
 
 
@@ -422,7 +424,7 @@ class Div(Pointwise):
 
 
 class FloorDiv(Pointwise):
-    """The floor of a / b. Integers by zero give 0, and the smallest integer by -1 gives itself: the caller checks first."""
+    """The floor of a / b. Integers by 0 give 0, the smallest integer by -1 gives itself: the caller checks first."""
 
     name = "floordiv"
     kinds = "fiu"

@@ -1,6 +1,7 @@
 """Reductions: many elements of the input make one of the result; `axes` are dropped.
 
-float16 and bfloat16 are accumulated in float32 and rounded once. Integer sums keep their dtype: whoever wants i64 casts first.
+float16 and bfloat16 are accumulated in float32 and rounded once. Integer sums keep their dtype: whoever wants i64 casts
+first.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from tracejit.ops.pointwise import TOLERANCE, cast, compute, eq, select
 from tracejit.ops.source import const, zeros_like
 
 __all__ = [
-    "ArgMax", "ArgMin", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum",
-    "argmax", "argmin", "exclusive_products", "others", "reduce_max", "reduce_min", "reduce_prod", "reduce_sum", "spread",
+    "ArgMax", "ArgMin", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "argmax", "argmin",
+    "exclusive_products", "others", "reduce_max", "reduce_min", "reduce_prod", "reduce_sum", "spread",
 ]  # fmt: skip
 
 
@@ -57,7 +58,10 @@ class _Reduction(Op):
         return x.without(self.axes)
 
     def eval(self, x: Array) -> Array:
-        return compute(lambda v: self.ufunc.reduce(v, axis=self.axes, dtype=v.dtype), x)
+        return compute(self._eval, x)
+
+    def _eval(self, x: Array) -> Array:
+        return self.ufunc.reduce(x, axis=self.axes, dtype=x.dtype)  # NumPy would widen small integers
 
     def element(self, at: At, x: Reader) -> Reduce:
         shape = x.type.shape
@@ -113,7 +117,7 @@ class ReduceProd(_Reduction):
     def vjp(self, g: Any, y: Any, x: Any) -> tuple[Any, ...]:
         if not self.axes:
             return (g,)
-        # One axis, at the end, of everything reduced; then the product of all others is that of those before and behind.
+        # One axis, at the end, of everything reduced; the product of all others is that of those before and behind.
         shape: Shape = x.type.shape
         kept = others(len(shape), self.axes)
         perm = (*kept, *self.axes)
@@ -145,8 +149,8 @@ def _shifted_products(x: Any, axis: int) -> Any:
     if is_fixed(shape[axis], 0):
         return x
     column = tuple(1 if a == axis else n for a, n in enumerate(shape))
-    one = const(x, 1, x.type.dtype, column)
-    return Op.registry["cumprod"](axis)(concat([one, slice_axis(x, axis, 0, shape[axis] - 1)], axis))  # type: ignore[call-arg]
+    before = concat([const(x, 1, x.type.dtype, column), slice_axis(x, axis, 0, shape[axis] - 1)], axis)
+    return Op.registry["cumprod"](axis)(before)  # type: ignore[call-arg]
 
 
 class ReduceMax(_Reduction):

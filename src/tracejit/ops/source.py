@@ -55,7 +55,7 @@ class Const(Op):
         if isinstance(self.value, ArrayConst):
             return self.value.array
         with np.errstate(over="ignore"):
-            return np.full(_ints(self.type.shape), self.value, self.type.dtype.numpy)
+            return np.full(ints(self.type.shape), self.value, self.type.dtype.numpy)
 
     def vjp(self, g: Any, out: Any) -> tuple[Any, ...]:
         return ()
@@ -88,7 +88,8 @@ def _as_scalar(value: Scalar, dtype: DType) -> Scalar:
             return n - (1 << bits) if dtype.is_signed and n >> (bits - 1) else n
 
 
-def _ints(shape: Shape) -> tuple[int, ...]:
+def ints(shape: Shape) -> tuple[int, ...]:
+    """The extents as numbers. Raises OpError where a symbol has none yet."""
     if bad := [d for d in shape if not isinstance(d, int)]:
         raise OpError(f"the extent {bad[0]} of {list(shape)} has no value yet")
     return tuple(int(d) for d in shape)  # pyright: ignore[reportArgumentType]
@@ -111,7 +112,7 @@ class Iota(Op):
         return TensorType(self.dtype, self.shape)
 
     def eval(self) -> Array:
-        shape = _ints(self.shape)
+        shape = ints(self.shape)
         line = np.arange(shape[self.axis]).astype(self.dtype.numpy)
         column = line.reshape([-1 if a == self.axis else 1 for a in range(len(shape))])
         return np.ascontiguousarray(np.broadcast_to(column, shape))
@@ -142,8 +143,8 @@ _LOW = 0xFFFFFFFF
 def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
     """Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
 
-    Words are 32-bit values held in 64-bit integers: NumPy arrays of uint64, or i64 Nodes; the same code serves both, since
-    a product of two words keeps its bits in either and the shift's sign bits are masked away.
+    Words are 32-bit values held in 64-bit integers: NumPy arrays of uint64, or i64 Nodes; the same code serves both,
+    since a product of two words keeps its bits in either and the shift's sign bits are masked away.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -157,7 +158,7 @@ def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[An
 
 @dataclass(frozen=True)
 class RandomBits(Op):
-    """y[i] = word i % 4 of Philox4x32-10 at counter offset + i // 4 with key seed; the state is i64[2] = (seed, offset).
+    """y[i] = word i % 4 of Philox4x32-10 with key seed at counter offset + i // 4; the state is (seed, offset), i64[2].
 
     i counts elements row-major, so the bits do not depend on how the work is split.
     """
@@ -172,7 +173,7 @@ class RandomBits(Op):
 
     @np.errstate(all="ignore")
     def eval(self, state: Array) -> Array:
-        shape = _ints(self.shape)
+        shape = ints(self.shape)
         size = int(np.prod(shape, dtype=np.int64))
         seed, offset = state.astype(np.uint64)
         blocks = np.arange((size + 3) // 4, dtype=np.uint64) + offset
