@@ -277,11 +277,20 @@ def _copy_padded(f: Function, t: Tiling, s: dict[str, Value], source: Value, ima
 
 def _copy_row(f: Function, t: Tiling, s: dict[str, Value], row: Value, out: Value, plain: Value) -> None:
     first, last = s["first_w"], s["last_w"]
-    main = plain.select(last - (last - first) % t.lanes, first)
-    with f.loop(first, main, t.lanes) as w:
-        f.store(f.load(t.vector, f.element(row, w, t.scalar)), f.element(out, w, t.scalar))
-    with f.loop(main, last) as w:
-        f.store(f.load(t.scalar, f.element(row, w * s["x_w"], t.scalar)), f.element(out, w * s["base_w"], t.scalar))
+    with f.either(plain) as sides:
+        for dense in sides:
+            if dense:
+                main = last - (last - first) % t.lanes
+                with f.loop(first, main, t.lanes) as w:
+                    f.store(f.load(t.vector, f.element(row, w, t.scalar)), f.element(out, w, t.scalar))
+                with f.when(main < last):
+                    # The zeros past the end fall on padding, or on rows that are written later.
+                    rest = f.masked_load(t.vector, f.element(row, main, t.scalar), f.first(last - main, t.lanes))
+                    f.store(rest, f.element(out, main, t.scalar))
+            else:
+                with f.loop(first, last) as w:
+                    x = f.load(t.scalar, f.element(row, w * s["x_w"], t.scalar))
+                    f.store(x, f.element(out, w * s["base_w"], t.scalar))
 
 
 def _split_row(f: Function, t: Tiling, s: dict[str, Value], row: Value, out: Value) -> None:
@@ -423,42 +432,33 @@ def _gather(
     """panel[k, lane] = patch element k of column j + lane."""
     record = f.element(_area(f, s, "pieces"), j // t.columns * _record(t), i64)
     count = f.load(i64, record)
-    first = f.load(i64, f.element(record, 2, i64))
-    last = f.load(i64, f.element(record, 2 * t.vectors, i64))
-    contiguous = (valid >= t.columns) & count.eq(t.vectors) & (last - first).eq(t.columns - t.lanes)
-    start = f.element(source, first, t.scalar)
-    with f.either(contiguous) as sides:
-        for whole in sides:
-            if whole:
-                with f.loop(0, kc) as k:
-                    patch = f.element(start, f.load(i64, f.element(kx, k, i64)), t.scalar)
+    # x itself must not be read past its end: whole vectors only from the copy, which has room, or for full panels.
+    with f.either(s["copied"].ne(0) | (valid >= t.columns)) as sides:
+        for vectors in sides:
+            if vectors:
+                for pieces in f.cases(count, range(1, 7)):  # few pieces keep their places in registers
+                    lanes = [f.load(i64, f.element(record, 2 * i + 1, i64)) for i in range(pieces)]
+                    starts = [f.element(source, f.load(i64, f.element(record, 2 * i + 2, i64)), t.scalar) for i in range(pieces)]
+                    targets = [f.element(panel, lane, t.scalar) for lane in lanes]
+                    with f.loop(0, kc) as k:
+                        offset = f.load(i64, f.element(kx, k, i64))
+                        for start, target in zip(starts, targets, strict=True):
+                            x = f.load(t.vector, f.element(start, offset, t.scalar))
+                            f.store(x, f.element(target, k * t.columns, t.scalar))
+                with f.when(count > 6), f.loop(0, kc) as k:
+                    patch = f.element(source, f.load(i64, f.element(kx, k, i64)), t.scalar)
                     out = f.element(panel, k * t.columns, t.scalar)
-                    for v in range(t.vectors):
-                        x = f.load(t.vector, f.element(patch, v * t.lanes, t.scalar))
-                        f.store(x, f.element(out, v * t.lanes, t.scalar))
-            else:
-                _gather_pieces(f, t, s, (source, panel, record, count, valid, kx, kc))
-
-
-def _gather_pieces(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...]) -> None:
-    source, panel, record, count, valid, kx, kc = args
-    # x itself must not be read past its end: one element at a time there, and no piece has a gap.
-    whole = s["copied"].ne(0)
-    with f.loop(0, kc) as k:
-        patch = f.element(source, f.load(i64, f.element(kx, k, i64)), t.scalar)
-        out = f.element(panel, k * t.columns, t.scalar)
-        with f.either(whole) as sides:
-            for vectors in sides:
-                if vectors:
                     with f.loop(0, count) as piece:
                         lane = f.load(i64, f.element(record, piece * 2 + 1, i64))
                         offset = f.load(i64, f.element(record, piece * 2 + 2, i64))
                         f.store(f.load(t.vector, f.element(patch, offset, t.scalar)), f.element(out, lane, t.scalar))
-                else:
-                    first = f.load(i64, f.element(record, 2, i64))
+            else:  # what is not copied has no gaps
+                start = f.element(source, f.load(i64, f.element(record, 2, i64)), t.scalar)
+                with f.loop(0, kc) as k:
+                    patch = f.element(start, f.load(i64, f.element(kx, k, i64)), t.scalar)
                     with f.loop(0, valid) as lane:
-                        x = f.load(t.scalar, f.element(patch, first + lane, t.scalar))
-                        f.store(x, f.element(out, lane, t.scalar))
+                        x = f.load(t.scalar, f.element(patch, lane, t.scalar))
+                        f.store(x, f.element(panel, k * t.columns + lane, t.scalar))
 
 
 # ---------------------------------------------------------------- outputs as rows
