@@ -21,9 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 from tracejit.codegen.kernel import Accumulator, Buffer, Kernel, Load, Slot, Stage, Store, indices, scalars
+from tracejit.codegen.views import View
+from tracejit.codegen.place import At, Hole, NeedSplit, bounds, flatten, hole, holes, key, operands, place, reshaped, strides_of
 from tracejit.ir.dim import Shape
 from tracejit.ir.dtype import DType
 from tracejit.ir.graph import Graph
@@ -36,7 +38,6 @@ from tracejit.ops.loop import Inside, Position
 __all__ = ["Call", "Launch", "Schedule", "schedule"]
 
 Supports = Callable[[Op, Sequence[DType]], bool]
-At = tuple[Any, ...]  # an Index or scalar Node for each axis
 
 # What computing an element costs, in additions; movement costs nothing. Decides what is worth keeping.
 COST = {"div": 4, "sqrt": 4, "floordiv": 8, "mod": 8, "random_bits": 60}
@@ -87,11 +88,12 @@ class Launch:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """Run one op as a whole, by a library kernel or on the host. `inputs` are stored nodes."""
+    """Run one op as a whole. `inputs` are stored nodes; `match` is what the library made of it, None for a host step."""
 
     node: Node
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
+    match: Any = None
 
     @property
     def reads(self) -> tuple[Node, ...]:
@@ -117,15 +119,24 @@ def arguments(kernel: Kernel) -> tuple[Buffer, ...]:
     return tuple(b for b in kernel.buffers if b.use != "row")
 
 
-def schedule(graph: Graph, supports: Supports, has_library: Callable[[Node], bool]) -> Schedule:
+class Match(Protocol):
+    """What a library makes of a node it has a kernel for."""
+
+    @property
+    def operands(self) -> Sequence[View]:
+        """Where the operands lie: views of values that get memory."""
+        ...
+
+
+def schedule(graph: Graph, supports: Supports, library: Callable[[Node], Match | None]) -> Schedule:
     """The steps of `graph`, whose shapes are all known.
 
-    `supports` says which pointwise ops kernels can compute, `has_library` which nodes have a kernel of their own.
+    `supports` says which pointwise ops kernels can compute, `library` which nodes have a kernel of their own.
     """
-    return _Scheduler(graph, supports, has_library).run()
+    return _Scheduler(graph, supports, library).run()
 
 
-# ---------------------------------------------------------------- leaves and indices
+# ---------------------------------------------------------------- leaves
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,124 +152,11 @@ class Fetch(Op):
         return TensorType(self.source.dtype, ())
 
 
-@dataclass(frozen=True, eq=False)
-class Hole(Op):
-    """An element that is not expanded yet: node `node` at `at`."""
-
-    name = "hole"
-    node: Node
-    at: At
-
-    def infer(self, *types: TensorType) -> Type:
-        return TensorType(self.node.dtype, ())
-
-
-@dataclass(frozen=True)
-class Operand:
-    """What `Op.element` reads its operand from: gives holes."""
-
-    node: Node
-
-    @property
-    def type(self) -> TensorType:
-        """The operand's type."""
-        return self.node.type
-
-    def __call__(self, at: At) -> Node:
-        return hole(self.node, tuple(at))
-
-
-class NeedSplit(Exception):
-    """A loop axis must be cut so that its inner part has `inner` steps."""
-
-    def __init__(self, axis: Axis, inner: int) -> None:
-        self.axis, self.inner = axis, inner
-
-
 class NeedMemory(Exception):
     """A node must be stored, or its reader's index is not affine."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
-
-
-def key(index: Index) -> tuple[Any, ...]:
-    """Equal for equal indices."""
-    return (index.constant, *sorted((id(a), c) for a, c in index.terms))
-
-
-def bounds(index: Index) -> tuple[int, int]:
-    """The lowest and highest value of an index over its axes."""
-    low = high = int(index.constant)  # type: ignore[arg-type]
-    for a, c in index.terms:
-        reach = int(c) * (int(a.extent) - 1)  # type: ignore[arg-type]
-        low, high = low + min(0, reach), high + max(0, reach)
-    return low, high
-
-
-def strides_of(shape: Shape) -> tuple[int, ...]:
-    """Row-major strides in elements."""
-    out: list[int] = []
-    step = 1
-    for d in reversed(shape):
-        out.append(step)
-        step *= int(d)  # type: ignore[arg-type]
-    return tuple(reversed(out))
-
-
-def flatten(at: Sequence[Index], shape: Shape) -> Index:
-    """The row-major position of an affine index."""
-    out = Index.at(0)
-    for i, s in zip(at, strides_of(shape), strict=True):
-        out = out + i * s
-    return out
-
-
-def divide(index: Index, n: int) -> tuple[Index, Index]:
-    """index // n and index % n as affine indices. Raises NeedSplit where cutting an axis would make them affine."""
-    if n == 1:
-        return index, Index.at(0)
-    whole = [(a, int(c) // n) for a, c in index.terms if int(c) % n == 0]  # type: ignore[arg-type]
-    rest = [(a, int(c)) for a, c in index.terms if int(c) % n]  # type: ignore[arg-type]
-    base, constant = divmod(int(index.constant), n)  # type: ignore[arg-type]
-    quotient, remainder = Index(tuple(whole), base), Index(tuple(rest), constant)
-    low, high = bounds(remainder)
-    if low >= 0 and high < n:
-        return quotient, remainder
-    for a, c in rest:
-        if constant == 0 and c > 0 and n % c == 0 and int(a.extent) % (n // c) == 0 and int(a.extent) > n // c:  # type: ignore[arg-type]
-            raise NeedSplit(a, n // c)
-    raise ValueError(f"{index} // {n} is not affine")
-
-
-def reshaped(at: Sequence[Index], source: Shape, shape: Shape) -> tuple[Index, ...]:
-    """The place in `source` of place `at` in `shape`, its reshape. Raises NeedSplit, or ValueError where none is affine."""
-    out: list[Index] = [Index.at(0)] * len(source)
-    i = j = 0
-    while i < len(shape) or j < len(source):
-        # The shortest runs of axes with equal products stand for each other.
-        lo_i, lo_j = i, j
-        m = n = 1
-        while True:
-            if m == n and i > lo_i and j > lo_j:
-                break
-            if m <= n and i < len(shape):
-                m *= int(shape[i])  # type: ignore[arg-type]
-                i += 1
-            elif j < len(source):
-                n *= int(source[j])  # type: ignore[arg-type]
-                j += 1
-            elif i < len(shape):
-                m *= int(shape[i])  # type: ignore[arg-type]
-                i += 1
-            else:
-                break
-        flat = flatten(at[lo_i:i], shape[lo_i:i])
-        for k in range(j - 1, lo_j, -1):
-            flat, out[k] = divide(flat, int(source[k]))  # type: ignore[arg-type]
-        if j > lo_j:
-            out[lo_j] = flat
-    return tuple(out)
 
 
 # ---------------------------------------------------------------- anchors and groups
@@ -304,8 +202,9 @@ class Group:
 
 
 class _Scheduler:
-    def __init__(self, graph: Graph, supports: Supports, has_library: Callable[[Node], bool]) -> None:
-        self.graph, self.supports, self.has_library = graph, supports, has_library
+    def __init__(self, graph: Graph, supports: Supports, library: Callable[[Node], Match | None]) -> None:
+        self.graph, self.supports = graph, supports
+        self.matches = {n: m for n in graph.nodes if (m := library(n)) is not None}
         self.nodes = graph.nodes
         self.base: dict[Node, Node] = {}
         self.stored: set[Node] = set()
@@ -323,6 +222,12 @@ class _Scheduler:
 
     # ------------------------------------------------------------ 1. what is stored
 
+    def operands(self, n: Node) -> tuple[Node, ...]:
+        """The stored nodes a call reads."""
+        if n in self.matches:
+            return tuple(self.base[v.base] for v in self.matches[n].operands)
+        return tuple(self.base[i] for i in n.inputs)
+
     def in_memory(self, n: Node) -> bool:
         """Params, constant arrays, and what a library or the host makes."""
         return not self.is_pulled(n)
@@ -335,7 +240,7 @@ class _Scheduler:
 
     def decide_pulled(self, n: Node) -> bool:
         op = n.op
-        if isinstance(op, (Param, Item)) or isinstance(n.type, TupleType) or self.has_library(n):
+        if isinstance(op, (Param, Item)) or isinstance(n.type, TupleType) or n in self.matches:
             return False
         if op.name == "const":
             return not isinstance(op.value, ArrayConst)  # type: ignore[attr-defined]
@@ -353,7 +258,7 @@ class _Scheduler:
         self.opaque = [n for n in self.nodes if not self.is_pulled(n)]
         for n in self.opaque:
             self.stored.add(n)
-            self.stored.update(self.base[i] for i in n.inputs)
+            self.stored.update(self.operands(n))
         self.stored.update(self.base[r] for r in self.graph.results)
         self.stored.update(n for n in self.nodes if n.op.name in REDUCTIONS)
         cost: dict[Node, int] = {}
@@ -411,7 +316,7 @@ class _Scheduler:
         """One attempt after another, cutting axes as reshapes ask for it."""
         full = ints(n.inputs[0].shape) if n.op.name in OVER_AXES else ints(n.shape)
         if n.op.name in REDUCTIONS - OVER_AXES:
-            probe = n.op.element(tuple(Index.at(0) for _ in n.shape), *(Operand(i) for i in n.inputs))
+            probe = n.op.element(tuple(Index.at(0) for _ in n.shape), *operands(n))
             assert isinstance(probe, Reduce)
             full = (*full, *ints(probe.extents))
         factors: list[list[int]] = [[d] for d in full]
@@ -443,7 +348,7 @@ class _Scheduler:
         if n.op.name in REDUCTIONS:
             reduced = reduced_axes(n.op) if n.op.name in OVER_AXES else tuple(range(len(n.shape), len(full)))
             kept = tuple(a for d, row in enumerate(of_dim) if d not in reduced for a in row)
-            readers = [Operand(i) for i in n.inputs]
+            readers = operands(n)
             reduce = n.op.element(tuple(i for d, i in enumerate(at) if d not in reduced), *readers)
             assert isinstance(reduce, Reduce)
             kind = reduce.kind
@@ -500,7 +405,7 @@ class _Scheduler:
                 return hole(x, reshaped(at, ints(x.shape), ints(n.shape)))
             except ValueError:
                 raise NeedMemory(own) from None
-        value = n.op.element(at, *(Operand(i) for i in n.inputs))
+        value = n.op.element(at, *operands(n))
         assert isinstance(value, Node), f"{n.op.name} is a reduction and has no element"
         return value
 
@@ -535,9 +440,9 @@ class _Scheduler:
                     continue
                 k = next(numbers)
                 owner[item] = k
-                inputs = tuple(self.base[i] for i in item.inputs)
+                inputs = self.operands(item)
                 before[k] = bits(before, (owner[i] for i in inputs if i in owner))
-                calls[k] = Call(item, inputs, (item,))
+                calls[k] = Call(item, inputs, (item,), self.matches.get(item))
                 continue
             needs = [owner[r] for r in item.reads if r in owner]
             mask = bits(before, needs)
@@ -687,22 +592,6 @@ def growth(n: Node, i: Node) -> int:
 def reduced_axes(op: Any) -> tuple[int, ...]:
     """The axes a reduction drops."""
     return (op.axis,) if hasattr(op, "axis") else tuple(op.axes)
-
-
-def hole(n: Node, at: At) -> Node:
-    """A placeholder for the element of `n` at `at`."""
-    inputs = tuple(i for i in at if isinstance(i, Node))
-    return Node(Hole(n, at), inputs, TensorType(n.dtype, ()))
-
-
-def place(h: Hole) -> tuple[Any, ...]:
-    """Equal for equal elements."""
-    return (h.node, tuple(key(i) if isinstance(i, Index) else i for i in h.at))
-
-
-def holes(root: Node) -> list[Node]:
-    """The holes of a draft."""
-    return [n for n in scalars([root]) if isinstance(n.op, Hole)]
 
 
 def substitute(root: Node, replace: Mapping[Node, Node]) -> Node:

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from tracejit.codegen import arena
 from tracejit.codegen.kernel import Buffer, Kernel, Load, Stage, Store
-from tracejit.codegen.llvm import emit, vectormath
+from tracejit.codegen.llvm import emit, library, vectormath
 from tracejit.codegen.llvm.text import Module
 from tracejit.codegen.result import Checks, Miss, own, same_bits
 from tracejit.codegen.schedule import Call, Launch, Schedule, schedule
@@ -34,7 +34,7 @@ from tracejit.ir.node import Node
 from tracejit.ir.op import Array, ArrayConst, Param
 from tracejit.ir.types import TensorType, TupleType
 from tracejit.runtime import buffer, engine
-from tracejit.runtime.program import Arena, Arg, Check, External, Program, Step
+from tracejit.runtime.program import Arena, Arg, Check, External, Int, Program, Step
 
 __all__ = ["Copy", "Native", "assemble"]
 
@@ -71,11 +71,16 @@ StepLike = Launch | Call | Copy
 
 def assemble(graph: Graph, updates: Mapping[int, int], checks: Checks) -> Native:
     """The graph, whose shapes are known, as native code."""
-    plan = schedule(graph, emit.supports, lambda n: False)
+    plan = schedule(graph, emit.supports, library.match)
     return Native(graph, Layout(graph, plan, updates, checks), checks)
 
 
 # ---------------------------------------------------------------- where values live, in what order they are made
+
+
+def is_host(step: object) -> TypeGuard[Call]:
+    """True for steps that run as NumPy."""
+    return isinstance(step, Call) and step.match is None
 
 
 class Layout:
@@ -112,7 +117,7 @@ class Layout:
                 continue
             place, b = Place("out", len(self.outputs)), self.plan.base[r]
             self.outputs.append((r, place))
-            if b in self.home or isinstance(self.maker.get(b), Call):
+            if b in self.home or is_host(self.maker.get(b)):
                 self.copy(b, place)
             else:
                 self.home[b] = place
@@ -132,7 +137,7 @@ class Layout:
                 readers.setdefault(r, []).append(s)
         before = self.closure()
         bit = {s: 1 << k for k, s in enumerate(self.steps)}
-        risky = [s for s in self.steps if isinstance(s, Call)] + [self.maker[c] for c in self.checked if c in self.maker]
+        risky = [s for s in self.steps if is_host(s)] + [self.maker[c] for c in self.checked if c in self.maker]
         must_precede = 0  # what a check or a host step needs
         for s in risky:
             must_precede |= before[s] | bit[s]
@@ -263,7 +268,7 @@ def copy_kernel(dtype: DType, size: int) -> Kernel:
 class Segment:
     """A run of native steps, before it is a Program."""
 
-    steps: list[Launch | Copy]
+    steps: list[StepLike]
     checks: list[int]
 
 
@@ -277,8 +282,9 @@ class Native:
         self._place()
         launches = [s if isinstance(s, Launch) else s.launch for s in layout.order if not isinstance(s, Call)]
         self.kernels = tuple(dict.fromkeys(x.kernel for x in launches))
-        self.host_ops = tuple(s.node.op.name for s in layout.order if isinstance(s, Call))
+        self.host_ops = tuple(s.node.op.name for s in layout.order if is_host(s))
         self._code = kernels_code(self.kernels, self._bits)
+        self._needs: list[engine.Code] = []
         self._parts = [p if isinstance(p, Call) else self._program(p) for p in self._segments]
         self._targets = sorted({layout.home[graph.params[j]].number for j in layout.updates.values()})
         self._seen: list[tuple[Any, int] | None] = [None] * len(graph.params)
@@ -292,7 +298,7 @@ class Native:
         self._host_checks: dict[int, list[int]] = {}  # checks of values that are given, or made by the host: before a part
         at: dict[Node, tuple[int, int]] = {}
         for s in self.layout.order:
-            if isinstance(s, Call):
+            if is_host(s):
                 self._segments.append(s)
                 at |= dict.fromkeys(s.outputs, (len(self._segments) - 1, 0))
             else:
@@ -367,20 +373,29 @@ class Native:
     def _program(self, part: Segment) -> Program:
         steps: list[Step] = []
         for s in part.steps:
-            launch = s if isinstance(s, Launch) else s.launch
-            symbol = symbol_of(launch.kernel)
-            cut = emit.launch(launch.kernel, self._bits)
-            if isinstance(s, Copy):
-                origin = self._external(s.origin) if isinstance(s, SavedCopy) else self._arg(s.source)
-                args: tuple[Arg, ...] = (origin, self._external(s.target))
-            else:
-                args = tuple(self._arg(n) for n in launch.operands)
-            steps.append(
-                Step(self._code[symbol].address(symbol), args, cut.units, cut.grain, cut.scratch, symbol, cut.units > cut.grain)
-            )
+            steps.append(self._call(s) if isinstance(s, Call) else self._launch(s))
         checks = [self._check(c) for c in part.checks]
         number = self._segments.index(part)
-        return Program(steps, self._arena[number], self._externals, checks, tuple(dict.fromkeys(self._code.values())))
+        return Program(steps, self._arena[number], self._externals, checks, tuple(dict.fromkeys([*self._code.values(), *self._needs])))
+
+    def _launch(self, s: Launch | Copy) -> Step:
+        kernel = s.kernel if isinstance(s, Launch) else s.launch.kernel
+        symbol, cut = symbol_of(kernel), emit.launch(kernel, self._bits)
+        if isinstance(s, Copy):
+            origin = self._external(s.origin) if isinstance(s, SavedCopy) else self._arg(s.source)
+            args: tuple[Arg, ...] = (origin, self._external(s.target))
+        else:
+            args = tuple(self._arg(n) for n in s.operands)
+        address = self._code[symbol].address(symbol)
+        return Step(address, args, cut.units, cut.grain, cut.scratch, symbol, cut.units > cut.grain)
+
+    def _call(self, s: Call) -> Step:
+        r = library.routine(s.node, s.match, self._bits)
+        self._needs.append(r.code)
+        views = [moved(self._arg(n), v.offset * n.dtype.itemsize) for n, v in zip(s.inputs, s.match.operands, strict=True)]
+        operands = [*views, self._arg(s.outputs[0])]  # -1: the result
+        args = (*(operands[k] for k in r.pointers), *map(Int, r.integers))
+        return Step(r.code.address(r.symbol), args, r.extent, r.grain, r.scratch, r.symbol, r.extent > r.grain)
 
     def _check(self, number: int) -> Check:
         n, expected = self.layout.checked[number], self.checks[number][1]
@@ -402,7 +417,7 @@ class Native:
             pointers[bases["out"] + k] = buffer.address(a)
         values: dict[Node, Any] = {}  # what host steps made or will read
         for k, n in enumerate(self._temps):
-            if isinstance(self.layout.maker[n], Call):
+            if is_host(self.layout.maker[n]):
                 continue  # bound when the host has made it
             values[n] = a = buffer.empty(tuple(n.shape), n.dtype.numpy)  # type: ignore[arg-type]
             pointers[bases["temp"] + k] = buffer.address(a)
@@ -500,6 +515,14 @@ class Native:
             if not same_bits(value, self.checks[k][1]):
                 return Miss(k, value[()])
         return None
+
+
+def moved(place: Arg, nbytes: int) -> Arg:
+    """A place some bytes further on."""
+    if isinstance(place, External):
+        return External(place.index, place.byte_offset + nbytes)
+    assert isinstance(place, Arena)
+    return Arena(place.byte_offset + nbytes)
 
 
 # ---------------------------------------------------------------- code

@@ -1,0 +1,115 @@
+"""Strided views: what a chain of transposes, slices, flips, broadcasts and reshapes of a stored value is to a library kernel.
+
+So a library call reads `x.T[::2]` where it lies. A `pad` by zeros at the end of such a chain can be left to a kernel that
+pads as it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracejit.codegen.place import NeedSplit, flatten, operands, reshaped
+from tracejit.codegen.place import Hole as _Hole
+from tracejit.ir.dim import Shape
+from tracejit.ir.index import Axis, Index
+from tracejit.ir.node import Node
+
+__all__ = ["Padding", "View", "padded_view", "view"]
+
+_VIEWS = frozenset({"transpose", "slice", "flip", "broadcast", "reshape", "copy", "stop_gradient"})
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Element i of the operand is element offset + sum i[a] * strides[a] of `base`."""
+
+    base: Node
+    offset: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """Zeros along one axis: before, after, and between elements; `size` elements before padding."""
+
+    size: int
+    low: int = 0
+    high: int = 0
+    interior: int = 0
+
+
+def view(n: Node) -> View:
+    """`n` as a view of the first value below it that no view leads to."""
+    axes, at = places(n.shape)
+    base, at = descend(n, at)
+    return strided(base, at, axes)
+
+
+def padded_view(n: Node, axes_padded: Sequence[int]) -> tuple[View, tuple[Padding, ...]]:
+    """`n` as a padded view, where a `pad` by zeros lies below and pads none but `axes_padded`; the padding of each of those."""
+    axes, at = places(n.shape)
+    base, at = descend(n, at)
+    plain = tuple(Padding(_int(n.shape[a])) for a in axes_padded)
+    if base.op.name != "pad" or not is_zero(base.inputs[1]):
+        return strided(base, at, axes), plain
+    op, x = base.op, base.inputs[0]
+    low, high, interior = ([_int(v) for v in f] for f in (op.low, op.high, op.interior))  # type: ignore[attr-defined]
+    inner: list[Index] = list(at)
+    found: dict[int, Padding] = {}
+    new_axes = list(axes)
+    for d, i in enumerate(at):
+        if not (low[d] or high[d] or interior[d]):
+            continue
+        size = _int(x.shape[d])
+        match = [a for a in axes_padded if axes[a] is not None and i == Index.of(axes[a])]  # type: ignore[arg-type]
+        if len(match) == 1 and size > 0:
+            new_axes[match[0]] = own = Axis(f"p{d}", size)
+            inner[d] = Index.of(own) if size > 1 else Index.at(0)
+            found[match[0]] = Padding(size, low[d], high[d], interior[d])
+        else:
+            return strided(base, at, axes), plain
+    below, place = descend(x, tuple(inner))
+    return strided(below, place, new_axes), tuple(found.get(a, p) for a, p in zip(axes_padded, plain, strict=True))
+
+
+def places(shape: Shape) -> tuple[list[Axis | None], tuple[Index, ...]]:
+    """An axis for each extent that is not 1, and the place they point at."""
+    axes = [Axis(f"v{d}", n) if _int(n) != 1 else None for d, n in enumerate(shape)]
+    return axes, tuple(Index.of(a) if a is not None else Index.at(0) for a in axes)
+
+
+def descend(n: Node, at: tuple[Index, ...]) -> tuple[Node, tuple[Index, ...]]:
+    """Follow views down as long as the place stays affine."""
+    while n.op.name in _VIEWS:
+        (x,) = n.inputs
+        if n.op.name == "reshape":
+            try:
+                at = reshaped(at, x.shape, n.shape)
+            except (NeedSplit, ValueError):
+                return n, at
+        elif n.op.name not in ("copy", "stop_gradient"):
+            below = n.op.element(at, *operands(n))
+            assert isinstance(below, Node) and isinstance(below.op, _Hole)
+            at = below.op.at
+        n = x
+    return n, at
+
+
+def strided(base: Node, at: Sequence[Index], axes: Sequence[Axis | None]) -> View:
+    """The view that a place in `base` amounts to."""
+    flat = flatten(at, base.shape)
+    terms = dict(flat.terms)
+    return View(base, _int(flat.constant), tuple(_int(terms.get(a, 0)) if a is not None else 0 for a in axes))
+
+
+def is_zero(n: Node) -> bool:
+    """True for the constant 0.0 (not -0.0, which would show)."""
+    return n.op.name == "const" and str(n.op.value) in ("0.0", "0")  # type: ignore[attr-defined]
+
+
+def _int(x: object) -> int:
+    assert isinstance(x, int)
+    return x
+
+
