@@ -6,6 +6,7 @@ first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -38,6 +39,9 @@ def spread(y: Any, shape: Shape, axes: Sequence[int]) -> Any:
     return broadcast(y, shape, others(len(shape), axes))
 
 
+_FEW = 16
+
+
 @dataclass(frozen=True)
 class _Reduction(Op):
     axes: tuple[int, ...]
@@ -61,6 +65,15 @@ class _Reduction(Op):
         return compute(self._eval, x)
 
     def _eval(self, x: Array) -> Array:
+        count = math.prod(x.shape[a] for a in self.axes)
+        if 1 < count <= _FEW and x.size >= 64 * count:
+            # A pooling window: NumPy starts a loop for each result (3.5 ms for 32k of 2x2), this one for each
+            # element of the window (0.2 ms).
+            rows = x.transpose((*self.axes, *others(x.ndim, self.axes)))
+            y = None
+            for at in np.ndindex(*rows.shape[: len(self.axes)]):
+                y = rows[at].copy() if y is None else self.ufunc(y, rows[at], out=y)
+            return np.asarray(y)
         return self.ufunc.reduce(x, axis=self.axes, dtype=x.dtype)  # NumPy would widen small integers
 
     def element(self, at: At, x: Reader) -> Reduce:
@@ -72,6 +85,7 @@ class _Reduction(Op):
         cases: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
             ((5,), (0,)), ((2, 3), (1,)), ((2, 3), (0,)), ((2, 3, 4), (0, 2)), ((2, 3), (0, 1)), ((2, 3), ()), ((), ()),
             ((1, 1), (0,)), ((0, 3), (1,)), ((3, 130), (1,)), ((130, 3), (0,)),
+            ((5, 13, 2, 3), (2, 3)), ((2, 3, 70), (0, 1)),
         ]  # fmt: skip
         if cls.has_identity:
             cases += [((0, 3), (0,)), ((0,), (0,)), ((2, 0), (0, 1))]
