@@ -208,4 +208,6 @@ def attribute_key(value: Any) -> Hashable:
 
 def same_op(a: Op, b: Op) -> bool:
     """True where a and b are the same op with the same attributes."""
-    return type(a) is type(b) and attribute_key(a) == attribute_key(b)
+    if type(a) is not type(b):
+        return False
+    return a is b or not a.__dict__ or attribute_key(a) == attribute_key(b)  # most ops have no attributes at all

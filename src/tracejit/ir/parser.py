@@ -73,7 +73,8 @@ class _Reader:
     """A position in the text. Its methods read what the grammar names."""
 
     def __init__(self, text: str, arrays: Mapping[str, Array]) -> None:
-        self.text, self.arrays = text, arrays
+        self.text = text
+        self.arrays = {name: ArrayConst(array) for name, array in arrays.items()}  # one attribute for all its readers
         self.at = 0
         self.start = 0  # of the token read last: where an error about it points
         self.types: dict[str, TensorType] = {}  # by their text: a long graph has few different types
@@ -316,7 +317,7 @@ class _Reader:
         if name := self.accept(_ARRAY):
             if name[1:] not in self.arrays:
                 self.fail(f"array {name} is not among the arrays given")
-            return ArrayConst(self.arrays[name[1:]])
+            return self.arrays[name[1:]]
         if _KEYWORD["graph"].match(self.text, self.at):
             return self.graph()
         if _TYPE.match(self.text, self.at):
