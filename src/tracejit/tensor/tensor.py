@@ -26,6 +26,7 @@ __all__ = ["Size", "Tensor", "Version", "apply", "assign"]
 
 # Ops whose NumPy result may share memory with their first input.
 VIEW_OPS = frozenset({"reshape", "transpose", "slice", "broadcast", "flip", "unfold", "stop_gradient"})
+DIVIDES = ("floordiv", "mod")
 modes = config.modes
 
 
@@ -456,6 +457,8 @@ def needs_grad(t: Tensor) -> bool:
 
 def apply(op: Op, inputs: Sequence[Tensor]) -> Any:
     """`op` on tensors: computed now, taped where a gradient is asked for, recorded where a recording is open."""
+    if op.name in DIVIDES and inputs[1]._array.dtype.kind in "iu":
+        check_divisor(op, inputs[1])
     try:
         out = op.eval(*[t._array for t in inputs])
     except (AutogradError, OpError, IndexError):
@@ -474,6 +477,16 @@ def apply(op: Op, inputs: Sequence[Tensor]) -> Any:
     if (r := recording.active()) is not None:
         r.emit(op, inputs, results)
     return results if type(out) is tuple else results[0]
+
+
+def check_divisor(op: Op, divisor: Tensor) -> None:
+    """Raise OpError for an integer division by zero; a recording checks it in the compiled call as well."""
+    if (divisor._array == 0).any():
+        raise OpError(f"{op.name} by zero: integers have no value for it; divide floats, or mask the zeros first")
+    if recording.active() is not None and divisor._array.size:
+        axes = tuple(range(divisor._array.ndim))
+        fits = divisor != 0
+        bool(apply(Op.registry["reduce_min"](axes), (fits,)) if axes else fits)  # type: ignore[call-arg]
 
 
 def apply_node(op: Op, inputs: Sequence[Any], node: Any) -> Any:
