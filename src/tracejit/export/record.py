@@ -18,9 +18,11 @@ from tracejit.errors import ExportError
 from tracejit.export.archive import Check
 from tracejit.export.signature import Spec, flatten
 from tracejit.ir.graph import Graph
+from tracejit.ir.node import Node
 from tracejit.ir.op import Array
 from tracejit.tensor import Tensor
 from tracejit.tensor.autograd import user_line
+from tracejit.tensor.domain import tape_position
 from tracejit.tensor.random import default_generator
 from tracejit.trace import recorder as recording
 from tracejit.trace.builder import GraphBuilder
@@ -40,26 +42,23 @@ class Recorded:
 
 def record(fn: Callable[..., Any], args: Sequence[Any], leaves: Sequence[Tensor], labels: Sequence[str]) -> Recorded:
     """Run `fn(*args)` and give what it did. Raises ExportError naming the line that cannot be exported."""
-    recorder = _Recorder(GraphBuilder(locate=_where))
+    names = _names(fn)
+    builder = _Builder()
     for tensor, label in zip(leaves, labels, strict=True):
-        recorder.builder.input(tensor, label)
+        builder.input(tensor, label)
+        names[id(tensor)] = label
+    builder.names = names
+    recorder = _Recorder(builder)
     with recording.opened(cast("Any", recorder)):  # it listens as trace's Recorder does, and is none
         result = fn(*args)
     outputs, tensors = flatten(result, lambda v: isinstance(v, Tensor), "the result")
-    builder, names = recorder.builder, _names(fn)
     nodes = [builder.node_of(t) for t in tensors]
     if written := builder.updates():
         refuse_write(written[0][0], names)
     checks = tuple(Check(c.value, c.where or "") for c in builder.checks)
     graph = Graph(_name(fn), tuple(builder.params), (*nodes, *(c.node for c in builder.checks)), ())
-    weights: dict[str, Array] = {}
-    for tensor, node in zip(builder.sources[len(leaves) :], builder.params[len(leaves) :], strict=True):
-        name = base = names.get(id(tensor), "tensor")
-        count = 0
-        while name in weights or name in labels:
-            name, count = f"{base}.{count}", count + 1
-        node.label = name
-        weights[name] = tensor.detach().numpy().copy()
+    outside = zip(builder.params[len(leaves) :], builder.sources[len(leaves) :], strict=True)
+    weights = {str(node.label): tensor.detach().numpy().copy() for node, tensor in outside}
     return Recorded(graph, weights, outputs, checks)
 
 
@@ -70,10 +69,29 @@ def refuse_write(tensor: Any, names: dict[int, str]) -> NoReturn:
             "the function draws random numbers (dropout in training mode?): call .eval() before exporting"
         )
     name = names.get(id(tensor), f"an outside tensor of type {tensor.type}")
-    at = f" at {tensor._version.where}" if tensor._version.where else ""
+    line = tensor._version.where
+    at = f" at {os.path.basename(line)}" if line else ""
     raise ExportError(
         f"the function writes to {name}{at} (batch norm in training mode?): call .eval() before exporting"
     )
+
+
+class _Builder(GraphBuilder):
+    """Names outside tensors as the user's code does."""
+
+    def __init__(self) -> None:
+        super().__init__(locate=_where)
+        self.names: dict[int, str] = {}
+        self.taken: set[str] = set()
+
+    def input(self, tensor: Any, label: str) -> Node:
+        name = base = self.names.get(id(tensor), label)
+        count = 0
+        while name in self.taken:
+            count += 1
+            name = f"{base}.{count}"
+        self.taken.add(name)
+        return super().input(tensor, name)
 
 
 class _Recorder:
@@ -81,6 +99,7 @@ class _Recorder:
 
     def __init__(self, builder: GraphBuilder) -> None:
         self.builder = builder
+        self.tape_start = tape_position()  # gradients flow through what was taped from here on
         self.emit, self.assign = builder.emit, builder.assign
         self.adopt, self.alias, self.alias_result = builder.adopt, builder.alias, builder.alias_result
 

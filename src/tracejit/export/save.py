@@ -118,11 +118,14 @@ def _example_sizes(axes: Mapping[int, Axes], leaves: Sequence[Tensor]) -> dict[s
 
 
 def _resize(tensor: Tensor, extents: Mapping[int, int]) -> Tensor:
-    """`tensor` with other extents, its own elements repeated or left out: values stay as valid as they were."""
-    array = tensor.detach().numpy()
+    """`tensor` with other extents, its own elements repeated or left out: values stay as valid as they were.
+
+    Always a copy: an argument is no other argument and no weight, though the example may give one tensor twice.
+    """
+    array = tensor.detach().numpy().copy()
     for axis, extent in extents.items():
         array = np.take(array, np.arange(extent) % array.shape[axis], axis)
-    return from_numpy(array) if extents else tensor
+    return from_numpy(array).requires_grad_(tensor.requires_grad)
 
 
 def _labels(fn: Any, spec: Items) -> list[str]:
