@@ -1,15 +1,91 @@
-"""Placeholder: binds trace's compile driver to Tensor once it lands."""
+"""`tracejit.compile`: the compile driver of `trace/` bound to Tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
 from typing import Any
-from contextlib import contextmanager
 
-def compile(fn: Any = None, **_: Any) -> Any:
-    return fn if fn is not None else (lambda f: f)
+from tracejit import config
+from tracejit.ir import dtype as dt
+from tracejit.ir.op import Op
+from tracejit.tensor.autograd import no_grad
+from tracejit.tensor.domain import CompiledNode, record_backward, tape_position
+from tracejit.tensor.tensor import Device, Tensor, apply, current_grad_fn, needs_grad, wrap
+from tracejit.trace.compile import Compiled, disable, eager
+from tracejit.trace.domain import Array, Domain
 
-@contextmanager
-def eager():
-    yield
+__all__ = ["DOMAIN", "assume_constant", "callback", "compile", "disable", "eager", "pure"]
 
-def pure(f: Any) -> Any: return f
-def assume_constant(f: Any) -> Any: return f
-def callback(f: Any) -> Any: return f
-def disable(f: Any) -> Any: return f
+
+def _facts(t: Tensor) -> tuple[Any, ...]:
+    a = t._array
+    return type(t), a.dtype, a.shape, a.strides, needs_grad(t), t._leaf_requires_grad, t._parent is None, a.flags.writeable
+
+
+def _wrap(array: Array, requires_grad: bool) -> Tensor:
+    out = wrap(array)
+    out._leaf_requires_grad = requires_grad
+    return out
+
+
+def _view(parent: Tensor, op: Op, taped: bool) -> Tensor:
+    if taped:
+        return apply(op, (parent,))
+    with no_grad():
+        return apply(op, (parent,))
+
+
+def _written(t: Tensor) -> None:
+    t._version.n += 1
+    t._version.where = "a compiled call"
+    t._seen = t._version.n
+
+
+def _set_grad(t: Tensor, g: Tensor | None) -> None:
+    t._grad = g
+
+
+DOMAIN = Domain(
+    tensor=Tensor,
+    array=lambda t: t._array,
+    facts=_facts,
+    needs_grad=needs_grad,
+    has_tape=lambda t: current_grad_fn(t) is not None,
+    wrap=_wrap,
+    view=_view,
+    written=_written,
+    parent=lambda t: None if t._parent is None else (t._parent, t._view),
+    get_grad=lambda t: t._grad,
+    set_grad=_set_grad,
+    get_hooks=lambda t: t._hooks,
+    constants=(dt.DType, Device),
+    modes=lambda: (config.modes.grad,),
+    tape_position=tape_position,
+    record_backward=record_backward,
+    attach=CompiledNode,
+)
+
+
+def compile(fn: Callable[..., Any] | None = None, *, hot: int | None = None, backend: str | None = None) -> Any:
+    """`fn` (a function, method or Module) behaving as it does, compiled when it is hot. Also a decorator, with or without options.
+
+    `hot` is the number of the call that is recorded first (default `config.hot`); `backend` overrides `config.backend`.
+    """
+    if fn is None:
+        return lambda f: compile(f, hot=hot, backend=backend)
+    return Compiled(DOMAIN, fn, hot=hot, backend=backend)
+
+
+def pure(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Says that `fn` has no effects. It is recorded like any function, so nothing is taken on trust yet."""
+    return fn
+
+
+def assume_constant(fn: Any) -> Any:
+    """Says that `fn` gives the same in every call. It is recorded like any function, so nothing is taken on trust yet."""
+    return fn
+
+
+def callback(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, run as plain Python in every call: a compiled function that calls it stays eager."""
+    return disable(fn)

@@ -1,0 +1,295 @@
+"""`Compiled`: a callable that behaves exactly as the function it wraps, only faster when it is hot.
+
+    call 1          plain Python (lazy initialisation happens here)
+    call 2          recorded
+    call 3          recorded again, compared with the first, compiled
+    from call 4 on  one compiled call, where key and guards hold; else plain Python, recorded if that may pay
+
+Nothing falls back in silence: every call that ran as plain Python after the first is counted under its reason, and `explain()` shows it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import threading
+import types
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tracejit import config
+from tracejit.errors import TracejitError
+from tracejit.ir.printer import to_text
+from tracejit.trace import instrument
+from tracejit.trace.domain import Domain
+from tracejit.trace.explain import report
+from tracejit.trace.key import Call, flatten
+from tracejit.trace.recorder import Reason, active
+from tracejit.trace.recording import Recording, record
+from tracejit.trace.tree import Bucket, Hit, Left, Trace, compile_trace
+
+__all__ = ["Compiled", "disable", "eager"]
+
+_REFUSALS = 3  # recordings of one path that may be refused before it stays eager
+_ALL_REFUSALS = 24  # ... of all paths of a function
+_BUCKETS = 64
+_log = logging.getLogger("tracejit.fallback")
+_OWN = frozenset(
+    """function domain hot backend calls compiled_calls buckets fallbacks refused lock recordings __wrapped__ __name__ __qualname__ __doc__
+    __module__ __dict__""".split()
+)
+
+
+class _Switch(threading.local):
+    eager = 0
+
+
+_switch = _Switch()
+
+
+@contextmanager
+def eager() -> Iterator[None]:
+    """Inside, compiled functions run as plain Python (in this thread)."""
+    _switch.eager += 1
+    try:
+        yield
+    finally:
+        _switch.eager -= 1
+
+
+def disable(f: Callable[..., Any]) -> Callable[..., Any]:
+    """`f`, kept out of recordings: a compiled function that calls it stays eager."""
+
+    @functools.wraps(f)
+    def plainly(*args: Any, **kwargs: Any) -> Any:
+        return f(*args, **kwargs)
+
+    return plainly
+
+
+class Compiled:
+    """What `tracejit.compile` returns. `compiled_calls` counts the calls that ran compiled."""
+
+    function: Callable[..., Any]
+    compiled_calls: int
+
+    def __init__(self, domain: Domain, function: Callable[..., Any], *, hot: int | None = None, backend: str | None = None) -> None:
+        own = self.__dict__
+        own["domain"], own["function"], own["hot"], own["backend"] = domain, function, hot, backend
+        own["calls"] = own["compiled_calls"] = own["recordings"] = own["refused"] = 0
+        own["buckets"], own["fallbacks"], own["lock"] = {}, Counter[str](), threading.Lock()
+        if isinstance(function, types.FunctionType):
+            functools.update_wrapper(self, function)
+
+    # -- calling
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        settings = config.current()
+        if settings.eager or _switch.eager or active() is not None:
+            return self.function(*args, **kwargs)
+        self.__dict__["calls"] = n = self.calls + 1
+        if n < (settings.hot if self.hot is None else self.hot):
+            return self.function(*args, **kwargs)
+        if not instrument.SUPPORTED:
+            return self.fall_back(f"bytecode of Python {sys.version.split()[0]} was not tested", args, kwargs)
+        call = flatten(self.domain, args, kwargs, (self.domain.modes(), id(settings)))
+        bucket: Bucket | None = self.buckets.get(call.key)
+        seen: tuple[Any, ...] = ()
+        why = "first call of its kind"
+        if bucket is not None:
+            found, seen, why, final = self.compiled(bucket, call)
+            if isinstance(found, Hit):
+                return found.value
+            if final:
+                return self.fall_back(why, args, kwargs)
+        if (refusal := self.may_not_record(bucket, seen)) is not None:
+            return self.fall_back(refusal if bucket is None or not bucket.traces else f"{why}; {refusal}", args, kwargs)
+        if not self.lock.acquire(blocking=False):
+            return self.fall_back("another thread is recording", args, kwargs)
+        try:
+            bucket = self.bucket(call, settings) if bucket is None else bucket
+            return self.record(bucket, call, seen, args, kwargs, settings)
+        finally:
+            self.lock.release()
+
+    def compiled(self, bucket: Bucket, call: Call) -> tuple[Hit | None, tuple[Any, ...], str, bool]:
+        """(the result of a compiled call or None, what data was seen, why not, whether recording could not help)."""
+        seen: tuple[Any, ...] = ()
+        why = "recorded once so far" if bucket.pending else "no trace of this kind"
+        for trace in tuple(bucket.traces):
+            if seen and trace.recording.outcomes[: len(seen)] != seen:
+                continue
+            if (blocked := trace.recording.blocked(call)) is not None:
+                why = blocked
+                continue
+            found = trace.run(self.domain, call)
+            if isinstance(found, Hit):
+                self.__dict__["compiled_calls"] += 1
+                bucket.hits += 1
+                trace.used = self.calls
+                return found, (), "", False
+            if isinstance(found, Left):
+                seen = found.seen
+                why = f"data led another way: {found.where or 'a check'} saw {found.value}"
+            else:
+                return None, seen, found, True
+        return None, seen, why, False
+
+    def may_not_record(self, bucket: Bucket | None, seen: tuple[Any, ...]) -> str | None:
+        """Why this call is not worth recording; None where it is."""
+        if self.refused >= _ALL_REFUSALS:
+            return "too many recordings were refused"
+        if self.recordings >= 48 + self.compiled_calls // 4:
+            return "it sees new arguments, state or data too often to be compiled"
+        if bucket is None:
+            return None
+        if bucket.eager[seen] >= _REFUSALS:
+            return f"this path stays eager: {bucket.reason}"
+        if not bucket.may_record():
+            return "it sees new state or data too often to be compiled"
+        return None
+
+    def fall_back(self, why: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Plain Python, counted."""
+        self.note(why)
+        return self.function(*args, **kwargs)
+
+    def note(self, why: str) -> None:
+        if len(self.fallbacks) < 64 or why in self.fallbacks:
+            self.fallbacks[why] += 1
+        if "fallback" in config.current().logs:
+            _log.warning("%s ran as plain Python: %s", self.name, why)
+
+    # -- recording
+
+    @property
+    def name(self) -> str:
+        """The function's name, for people."""
+        f = self.function
+        return str(getattr(f, "__qualname__", type(f).__qualname__))
+
+    def record(
+        self, bucket: Bucket, call: Call, seen: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any], settings: config.Config
+    ) -> Any:
+        """Run the call recorded; compile where an earlier recording of the same path agrees."""
+        bucket.pending = [p for p in bucket.pending if not p.link.dead]
+        valid = [p for p in bucket.pending if p.blocked(call) is None]
+        bucket.recordings += 1
+        self.__dict__["recordings"] += 1
+        try:
+            result, found = record(self.domain, self.function, args, kwargs, call, self.name)
+        except Exception as e:
+            self.refuse(bucket, seen, (Reason(f"it raised {type(e).__name__}", None),))
+            raise
+        if isinstance(found, tuple):
+            self.refuse(bucket, seen, found)
+            return result
+        self.note("recorded")
+        for earlier in valid:
+            if earlier.outcomes != found.outcomes:
+                continue
+            bucket.pending.remove(earlier)
+            if earlier.fingerprint != found.fingerprint:
+                self.refuse(bucket, seen, (Reason("two recordings of the same path differ: it depends on something unseen", None),))
+                return result
+            self.install(bucket, found, seen, settings)
+            return result
+        bucket.pending = [*bucket.pending[-3:], found]
+        return result
+
+    def install(self, bucket: Bucket, rec: Recording, seen: tuple[Any, ...], settings: config.Config) -> None:
+        """Compile a confirmed recording."""
+        try:
+            trace = compile_trace(rec, self.backend or settings.backend)
+        except (TracejitError, NotImplementedError) as e:
+            self.refuse(bucket, seen, (Reason(f"the backend cannot compile it: {e}", None),))
+            return
+        home = weakref.ref(bucket)
+
+        def forget() -> None:
+            if (b := home()) is not None:
+                b.traces = [t for t in b.traces if t is not trace]
+
+        rec.link.tell = forget
+        if rec.link.dead:
+            return
+        trace.used = self.calls
+        bucket.traces.insert(0, trace)
+        traces = [(t.used, b, t) for b in self.buckets.values() for t in b.traces]
+        if len(traces) > settings.max_traces:
+            _, b, oldest = min(traces, key=lambda entry: entry[0])
+            b.traces.remove(oldest)
+
+    def refuse(self, bucket: Bucket, seen: tuple[Any, ...], reasons: tuple[Reason, ...]) -> None:
+        """Note that the path was not compiled."""
+        bucket.eager[seen] += 1
+        bucket.reason = "; ".join(map(str, reasons))
+        self.__dict__["refused"] += 1
+        self.note(bucket.reason)
+
+    def bucket(self, call: Call, settings: config.Config) -> Bucket:
+        """A new bucket for the call's key, which it keeps valid."""
+        if len(self.buckets) >= _BUCKETS:
+            for key in [k for k, b in self.buckets.items() if not b.traces][: _BUCKETS // 2] or list(self.buckets)[:1]:
+                self.buckets.pop(key, None)
+        key, buckets = call.key, self.buckets
+
+        def forget(_: Any) -> None:
+            buckets.pop(key, None)
+
+        pins: list[Any] = [settings]
+        for x in call.objects:
+            try:
+                pins.append(weakref.ref(x, forget))
+            except TypeError:
+                pins.append(x)
+        self.buckets[key] = made = Bucket(tuple(pins))
+        return made
+
+    # -- standing in for the function
+
+    @staticmethod
+    def _tracejit_inline(compiled: Compiled) -> Callable[..., Any]:
+        """What a recording of another function calls instead."""
+        return compiled.function
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None or not isinstance(self.function, types.FunctionType):
+            return self
+        return types.MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OWN or "function" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.function, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN or isinstance(self.function, types.FunctionType):
+            self.__dict__[name] = value
+        else:
+            setattr(self.function, name, value)
+
+    def __repr__(self) -> str:
+        return f"<compiled {self.name}: {self.compiled_calls} of {self.calls} calls ran compiled>"
+
+    # -- looking inside
+
+    def traces(self) -> list[Trace]:
+        """The traces there are."""
+        return [t for b in self.buckets.values() for t in b.traces]
+
+    def explain(self) -> str:
+        """What was compiled and what was not, and why, in words."""
+        return report(self.name, self.calls, self.compiled_calls, self.buckets, self.fallbacks)
+
+    def graphs(self) -> list[str]:
+        """The text of each trace's graph."""
+        return [to_text(t.graph) for t in self.traces()]
+
+    def kernels(self) -> list[Any]:
+        """The kernels of all traces; each prints as its loop nest and code."""
+        return [k for t in self.traces() for e in (t.executable, t.backward) if e is not None for k in e.kernels]

@@ -1,0 +1,53 @@
+"""What tracing must know about tensors, given from above: `trace` lies below `tensor`, so the Tensor layer hands this in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Array", "Domain", "is_library", "is_recorder"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# Packages whose Python code reports what it reads to the recorder, so it runs plain. nn, optim, data and all user code are
+# instrumented instead. nn.functional is functions of arguments and modes only.
+_LIBRARY = (
+    "tracejit.tensor", "tracejit.ops", "tracejit.ir", "tracejit.passes", "tracejit.codegen", "tracejit.runtime", "tracejit.config",
+    "tracejit.errors", "tracejit.nn.functional", "tracejit.nn.parameter", "tracejit.trace.builder",
+)  # fmt: skip
+
+
+def is_library(module: Any) -> bool:
+    """True for names of modules that run plain and report their own reads."""
+    return isinstance(module, str) and (module.startswith(_LIBRARY) or module == "tracejit")
+
+
+def is_recorder(module: Any) -> bool:
+    """True for names of modules of the recorder itself."""
+    return isinstance(module, str) and module.startswith("tracejit.trace.") and not is_library(module)
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The tensor type and what can be asked of a tensor."""
+
+    tensor: type
+    array: Callable[[Any], Array]  # its memory, now
+    facts: Callable[[Any], tuple[Any, ...]]  # what an op on it may depend on besides its elements, hashable
+    needs_grad: Callable[[Any], bool]
+    has_tape: Callable[[Any], bool]  # made by an op on the gradient tape
+    wrap: Callable[[Array, bool], Any]  # a fresh leaf over an array, requiring grad or not
+    view: Callable[[Any, Any, bool], Any]  # (parent, view op, on the tape): the view
+    written: Callable[[Any], None]  # the memory of a tensor was written
+    parent: Callable[[Any], tuple[Any, Any] | None]  # (tensor, view op) of a view
+    get_grad: Callable[[Any], Any]
+    set_grad: Callable[[Any, Any], None]
+    get_hooks: Callable[[Any], Any]
+    constants: tuple[type, ...]  # immutable values of the library: dtypes, devices
+    modes: Callable[[], tuple[Any, ...]]  # what changes the meaning of ops: grad mode
+    tape_position: Callable[[], int]
+    record_backward: Callable[[Any, Sequence[Any], int], Any]  # (builder, outputs, tape start): see tensor/domain.py
+    attach: Callable[..., Any]  # (sources, outputs, saved, run, replay, guards): one tape entry for a compiled call

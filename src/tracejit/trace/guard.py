@@ -1,0 +1,291 @@
+"""Cells -> one straight-line Python function that says whether the world is as it was when the trace was recorded.
+
+The function is generated text with names of our own only (o0, v1, ...); what it compares with arrives as its globals. It
+returns -1, or the number of the first cell that differs; `reason` puts that cell into words.
+
+Lifetime: what can be weakly referenced is, and the trace dies with it (so an id in a guard is never reused while the guard is
+alive); what cannot be (dicts, lists, numbers, text) is held. Numbers and text are compared by type and bits, all else by
+identity.
+"""
+
+from __future__ import annotations
+
+import abc
+import struct
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tracejit.trace.domain import Domain
+from tracejit.trace.recorder import ABSENT, IMMUTABLE, Cell, describe, stamp_of
+
+__all__ = ["Guard", "build", "same_value"]
+
+# Cheapest and most often changed first: numbers and flags of objects, then globals, then classes.
+_ORDER = ("ivar", "item", "closure", "grad", "hooks", "tensor", "list", "dict", "ivars", "set", "member", "type", "fattr", "function", "class",
+          "mro", "abc", "stamp")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One cell, without holding what it is about: for `explain()`."""
+
+    name: str
+    was: str | None
+    where: str | None
+    now: Callable[[], Any] | None
+
+    def __str__(self) -> str:
+        at = f" (read at {self.where})" if self.where else ""
+        if self.was is None or self.now is None:
+            return f"{self.name} changed{at}"
+        try:
+            now = short(self.now())
+        except Exception:  # the owner is gone, or no longer has such a thing: the row is only words
+            now = "gone"
+        return f"{self.name} was {self.was}, is now {now}{at}"
+
+
+@dataclass(eq=False, slots=True)
+class Guard:
+    """A checker of some cells."""
+
+    check: Callable[[], int]  # -1, or the index of the first row that differs
+    rows: tuple[Row, ...]
+    text: str
+    held: tuple[Any, ...]  # weak references whose death ends the trace, or the objects themselves
+
+    def reason(self, index: int) -> str:
+        """What changed, in words."""
+        return str(self.rows[index])
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """In a snapshot: the object that has this id, which is watched."""
+
+    id: int
+
+
+def bits(x: Any) -> Any:
+    """A key equal for values of the same type and bits only: 1, True and 1.0 differ, so do 0.0 and -0.0; nan equals nan."""
+    t = type(x)
+    if t is float:
+        return (t, struct.pack("<d", x))
+    if t is complex:
+        return (t, struct.pack("<2d", x.real, x.imag))
+    if t is tuple:
+        return (t, *map(bits, x))
+    return (t, x)
+
+
+def same_value(a: Any, b: Any) -> bool:
+    """Whether a and b are one object, or immutable values of the same type and bits."""
+    if a is b:
+        return True
+    t = type(a)
+    if t is not type(b):
+        return False
+    if t in IMMUTABLE:
+        return bits(a) == bits(b)
+    return t is tuple and len(a) == len(b) and all(map(same_value, a, b))
+
+
+def _matches(x: Any, expected: Any) -> bool:
+    return id(x) == expected.id if type(expected) is Same else same_value(x, expected)
+
+
+def _same_each(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    return len(a) == len(b) and all(map(_matches, a, b))
+
+
+def _same_items(a: Any, b: Any) -> bool:
+    """Ordered (key, value) pairs."""
+    return len(a) == len(b) and all(_matches(k, m) and _matches(v, n) for (k, v), (m, n) in zip(a, b))
+
+
+class _Text:
+    """The function being generated."""
+
+    def __init__(self, domain: Domain, on_death: Callable[[Any], None]) -> None:
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {"A": ABSENT, "same": same_value, "same_each": _same_each, "same_items": _same_items, "get": dict.get}
+        self.names |= {"facts": domain.facts, "grad_of": domain.get_grad, "hooks_of": domain.get_hooks, "stamp_of": stamp_of}
+        self.names |= {"token": abc.get_cache_token, "contents": contents}
+        self.on_death = on_death
+        self.refs: dict[int, tuple[Any, str, bool]] = {}  # id -> (weakref or object, name, weak)
+        self.loaded: dict[int, str] = {}  # owners already in a local
+
+    def constant(self, x: Any) -> str:
+        """A name for an object that is held."""
+        name = f"k{len(self.names)}"
+        self.names[name] = x
+        return name
+
+    def ref(self, x: Any) -> tuple[str, bool]:
+        """(name, whether it is a weak reference) standing for x."""
+        found = self.refs.get(id(x))
+        if found is None:
+            try:
+                held: Any = weakref.ref(x, self.on_death)
+                weak = True
+            except TypeError:
+                held, weak = x, False
+            found = self.refs[id(x)] = (held, self.constant(held), weak)
+        return found[1], found[2]
+
+    def snapshot(self, x: Any) -> Any:
+        """x, a tuple of things or of pairs, holding only what cannot be watched."""
+        if type(x) is tuple:
+            return tuple(map(self.snapshot, x))
+        if type(x) in IMMUTABLE or x is ABSENT:
+            return x
+        _, weak = self.ref(x)
+        return Same(id(x)) if weak else x
+
+    def owner(self, x: Any, k: int) -> str:
+        """A local that holds x, or code that leaves with k where x is gone."""
+        if id(x) in self.loaded:
+            return self.loaded[id(x)]
+        name, weak = self.ref(x)
+        if weak:
+            local = f"o{len(self.loaded)}"
+            self.lines += [f"{local} = {name}()", f"if {local} is None: return {k}"]
+        else:
+            local = name
+        self.loaded[id(x)] = local
+        return local
+
+    def differs(self, expression: str, expected: Any) -> str:
+        """A condition that holds where the expression is not `expected`."""
+        if expected is ABSENT:
+            return f"{expression} is not A"
+        if expected is None or expected is True or expected is False:
+            return f"{expression} is not {expected}"
+        if type(expected) in IMMUTABLE or type(expected) is tuple:
+            name = self.constant(expected)
+            return f"(x := {expression}) is not {name} and not same(x, {name})"
+        name, weak = self.ref(expected)
+        return f"id({expression}) != {id(expected)}" if weak else f"{expression} is not {name}"
+
+
+def build(cells: Iterable[Cell], domain: Domain, on_death: Callable[[Any], None]) -> Guard:
+    """The checker of `cells`; `on_death` is called when something they are about dies."""
+    ordered = tuple(sorted(cells, key=lambda c: _ORDER.index(c.kind)))
+    text = _Text(domain, on_death)
+    spaces: dict[int, str] = {}
+    for k, c in enumerate(ordered):
+        leave = f": return {k}"
+        if c.kind == "abc":
+            text.lines.append(f"if token() != {text.constant(c.value)}" + leave)
+            continue
+        o = text.owner(c.owner, k)
+        if c.kind == "ivar":
+            if id(c.owner) not in spaces:
+                spaces[id(c.owner)] = d = f"d{len(spaces)}"
+                text.lines.append(f"{d} = {o}.__dict__")
+            text.lines.append(f"if {text.differs(f'get({spaces[id(c.owner)]}, {c.key!r}, A)', c.value)}" + leave)
+        elif c.kind == "item":
+            key = _key(text, c.key)
+            text.lines.append(f"if {text.differs(f'get({o}, {key}, A)', c.value)}" + leave)
+        elif c.kind == "class":
+            text.lines.append(f"if {text.differs(f'{o}.__dict__.get({c.key!r}, A)', c.value)}" + leave)
+        elif c.kind == "closure":
+            text.lines.append(f"if {text.differs(f'contents({o})', c.value)}" + leave)
+        elif c.kind == "member":
+            text.lines.append(f"if {text.differs(f'getattr({o}, {c.key.__name__!r}, A)', c.value)}" + leave)
+        elif c.kind == "fattr":
+            text.lines.append(f"if {text.differs(f'getattr({o}, {c.key!r}, A)', c.value)}" + leave)
+        elif c.kind == "type":
+            text.lines.append(f"if {text.differs(f'type({o})', c.value)}" + leave)
+        elif c.kind == "tensor":
+            text.lines.append(f"if facts({o}) != {text.constant(c.value)}" + leave)
+        elif c.kind == "grad":
+            if c.value is None:
+                text.lines.append(f"if grad_of({o}) is not None" + leave)
+            else:
+                text.lines.append(f"if (x := grad_of({o})) is None or facts(x) != {text.constant(c.value)}" + leave)
+        elif c.kind == "hooks":
+            text.lines.append(f"if hooks_of({o})" + leave)
+        elif c.kind in ("list", "set"):
+            text.lines.append(f"if not same_each(tuple({o}), {text.constant(text.snapshot(c.value))})" + leave)
+        elif c.kind == "dict":
+            text.lines.append(f"if not same_items(tuple(dict.items({o})), {text.constant(text.snapshot(c.value))})" + leave)
+        elif c.kind == "ivars":
+            text.lines.append(f"if not same_items(tuple({o}.__dict__.items()), {text.constant(text.snapshot(c.value))})" + leave)
+        elif c.kind == "function":
+            code, defaults, keywords = c.value
+            text.lines.append(
+                f"if {o}.__code__ is not {text.constant(code)} or {o}.__defaults__ is not {text.constant(defaults)}"
+                f" or not same_items(tuple(({o}.__kwdefaults__ or {{}}).items()), {text.constant(keywords)})" + leave
+            )
+        elif c.kind == "mro":
+            text.lines.append(f"if {o}.__mro__ is not {text.constant(c.value)}" + leave)
+        elif c.kind == "stamp":
+            text.lines.append(f"if not same(stamp_of({o}), {text.constant(c.value)})" + leave)
+        else:
+            raise AssertionError(c.kind)
+    body = "\n    ".join([*text.lines, "return -1"])
+    source = f"def check():\n    {body}\n"
+    space: dict[str, Any] = dict(text.names)
+    exec(compile(source, "<tracejit guard>", "exec"), space)
+    rows = tuple(row_of(c, text) for c in ordered)
+    return Guard(space["check"], rows, source, tuple(r[0] for r in text.refs.values()))
+
+
+def _key(text: _Text, key: Any) -> str:
+    if type(key) is str or type(key) is int:
+        return repr(key)
+    if type(key) in IMMUTABLE or type(key) is tuple:
+        return text.constant(key)
+    name, weak = text.ref(key)
+    return f"{name}()" if weak else name
+
+
+def contents(cell: Any) -> Any:
+    """What a closure cell holds, or ABSENT."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return ABSENT
+
+
+def row_of(c: Cell, text: _Text) -> Row:
+    """The words for a cell."""
+    name = {
+        "ivar": lambda: f"attribute {c.key!r} of {describe(c.owner)}", "item": lambda: f"{_space(c.owner)} {short(c.key)}",
+        "class": lambda: f"{c.owner.__qualname__}.{c.key}", "closure": lambda: "a variable of an enclosing function",
+        "member": lambda: f"slot {c.key.__name__} of {describe(c.owner)}", "fattr": lambda: f"attribute {c.key!r} of {describe(c.owner)}",
+        "type": lambda: f"the class of {describe(c.owner)}", "tensor": lambda: "shape, dtype, strides or requires_grad of a tensor",
+        "grad": lambda: "the .grad of a tensor", "hooks": lambda: "gradient hooks of a tensor", "list": lambda: "a list",
+        "set": lambda: "a set", "dict": lambda: "a dict", "ivars": lambda: f"the attributes of {describe(c.owner)}",
+        "function": lambda: f"code or defaults of {c.owner.__qualname__}", "mro": lambda: f"the bases of {c.owner.__qualname__}",
+        "stamp": lambda: f"class {c.owner.__qualname__}", "abc": lambda: "the registrations of abstract base classes",
+    }[c.kind]()  # fmt: skip
+    if c.kind not in _READ or c.kind == "item" and type(c.key) not in IMMUTABLE:
+        return Row(name, None, c.where, None)
+    ref, weak = text.ref(c.owner)
+    held, read, key = text.names[ref], _READ[c.kind], c.key
+    return Row(name, short(c.value), c.where, lambda: read(held() if weak else held, key))
+
+
+_READ: dict[str, Callable[[Any, Any], Any]] = {
+    "ivar": lambda o, k: o.__dict__.get(k, ABSENT), "item": lambda o, k: dict.get(o, k, ABSENT),
+    "class": lambda o, k: o.__dict__.get(k, ABSENT), "closure": lambda o, k: contents(o), "type": lambda o, k: type(o),
+    "fattr": lambda o, k: getattr(o, k, ABSENT), "list": lambda o, k: tuple(o), "dict": lambda o, k: tuple(o.items()),
+}  # fmt: skip
+
+
+def _space(d: Any) -> str:
+    return "the global" if "__builtins__" in d or "__spec__" in d else "entry"
+
+
+def short(x: Any) -> str:
+    """A value in few characters, running none of its code."""
+    if type(x) in IMMUTABLE:
+        text = repr(x)
+        return text if len(text) < 40 else text[:37] + "..."
+    if type(x) is tuple:
+        return "(" + ", ".join(map(short, x[:4])) + (", ...)" if len(x) > 4 else ")")
+    return "absent" if x is ABSENT else describe(x)

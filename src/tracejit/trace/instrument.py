@@ -1,0 +1,450 @@
+"""The instrumented copy of a code object: the same program, with a hook at every place where Python meets mutable state.
+
+A hook is a constant `H` whose `__getitem__` is a plain function: `LOAD_CONST H; SWAP 2; BINARY_SUBSCR` replaces the value on
+top of the stack by `hook(value)`, at any stack depth. Hooks that want several operands get a tuple. They return what the
+replaced instruction would have left, so behaviour is unchanged.
+
+Deny by default: an opcode that is neither in `PLAIN` nor rewritten here makes the function not instrumentable. NULLs are
+never left on the stack for a hook to find: a marker constant stands for them, and CALL hooks sort out who is called.
+
+Code constants inside are left alone: the functions made from them are instrumented when they are called, so no
+instrumented code leaks into the user's objects.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import sys
+import types
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bytecode import Bytecode, CellVar, FreeVar, Instr
+
+from tracejit.errors import NotCompilable
+
+__all__ = ["HOOKS", "SUPPORTED", "forget", "instrument", "is_instrumented"]
+
+VERSION = sys.version_info[:2]
+SUPPORTED = VERSION in ((3, 11), (3, 12), (3, 13)) and sys.implementation.name == "cpython"
+_BAD_FLAGS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+
+# What every hook is called; `hooks.py` gives each its function. `at(name, f)` there fills this table before first use.
+HOOKS = (
+    "load_global", "load_attr", "load_super", "store_attr", "delete_attr", "load_item", "store_item", "delete_item",
+    "call", "call_kw", "call_ex", "call_super", "binary", "unary", "compare", "contains", "identical", "truth", "iterate", "delegate",
+    "unpack", "update", "format", "import_name", "import_from", "make_function", "make_container", "enter",
+    "store_cell", "effect", "match", "catch",
+)  # fmt: skip
+
+# Opcodes that touch only the stack, the frame's own variables and exact bools: left as they are.
+PLAIN = frozenset(
+    """
+    NOP CACHE POP_TOP COPY SWAP LOAD_CONST LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR LOAD_FAST_LOAD_FAST STORE_FAST
+    STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST STORE_FAST_MAYBE_NULL DELETE_FAST LOAD_CLOSURE MAKE_CELL COPY_FREE_VARS LOAD_DEREF
+    RETURN_VALUE RETURN_CONST RETURN_GENERATOR YIELD_VALUE SEND END_SEND END_FOR FOR_ITER JUMP_FORWARD JUMP_BACKWARD
+    JUMP_BACKWARD_NO_INTERRUPT JUMP JUMP_NO_INTERRUPT
+    POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_NONE
+    POP_JUMP_BACKWARD_IF_NOT_NONE BUILD_TUPLE BUILD_STRING BUILD_SLICE LIST_APPEND SET_ADD MAP_ADD LIST_TO_TUPLE
+    PUSH_EXC_INFO POP_EXCEPT RERAISE RAISE_VARARGS LOAD_ASSERTION_ERROR CLEANUP_THROW WITH_EXCEPT_START
+    """.split()
+)
+_INTRINSICS = ("INTRINSIC_LIST_TO_TUPLE", "INTRINSIC_STOPITERATION_ERROR")
+_JUMPS_ON_BOOL = frozenset(
+    f"POP_JUMP_{way}IF_{what}" for way in ("", "FORWARD_", "BACKWARD_") for what in ("TRUE", "FALSE")
+)
+
+
+class Null:
+    """Stands for the NULL that CPython keeps beside a callable."""
+
+    def __repr__(self) -> str:
+        return "<NULL>"
+
+
+NULL = Null()
+_TABLE: dict[str, Any] = {}  # hook name -> the object whose subscript runs the hook
+_copies: dict[int, tuple[weakref.ref[types.CodeType], types.CodeType | NotCompilable]] = {}
+_instrumented: dict[int, weakref.ref[types.CodeType]] = {}
+
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "ADD": operator.add, "SUBTRACT": operator.sub, "MULTIPLY": operator.mul, "TRUE_DIVIDE": operator.truediv,
+    "FLOOR_DIVIDE": operator.floordiv, "REMAINDER": operator.mod, "POWER": operator.pow, "MATRIX_MULTIPLY": operator.matmul,
+    "LSHIFT": operator.lshift, "RSHIFT": operator.rshift, "AND": operator.and_, "OR": operator.or_, "XOR": operator.xor,
+    "INPLACE_ADD": operator.iadd, "INPLACE_SUBTRACT": operator.isub, "INPLACE_MULTIPLY": operator.imul,
+    "INPLACE_TRUE_DIVIDE": operator.itruediv, "INPLACE_FLOOR_DIVIDE": operator.ifloordiv, "INPLACE_REMAINDER": operator.imod,
+    "INPLACE_POWER": operator.ipow, "INPLACE_MATRIX_MULTIPLY": operator.imatmul, "INPLACE_LSHIFT": operator.ilshift,
+    "INPLACE_RSHIFT": operator.irshift, "INPLACE_AND": operator.iand, "INPLACE_OR": operator.ior, "INPLACE_XOR": operator.ixor,
+}  # fmt: skip
+UNARY = {"UNARY_NEGATIVE": operator.neg, "UNARY_INVERT": operator.invert, "UNARY_POSITIVE": operator.pos}
+COMPARE = {
+    "LT": operator.lt, "LE": operator.le, "GT": operator.gt, "GE": operator.ge, "EQ": operator.eq, "NE": operator.ne,
+}  # fmt: skip
+
+
+def install(hooks: Mapping[str, Callable[[Any], Any]]) -> None:
+    """Give every name in HOOKS its function; done once, by `hooks.py`."""
+    assert set(hooks) == set(HOOKS), set(hooks) ^ set(HOOKS)
+    for name, fn in hooks.items():
+        # staticmethod: the subscript runs `fn` itself, in a frame right above the instrumented one
+        _TABLE[name] = type(name, (), {"__slots__": (), "__getitem__": staticmethod(fn)})()
+
+
+def is_instrumented(code: types.CodeType) -> bool:
+    """True for code objects made here."""
+    ref = _instrumented.get(id(code))
+    return ref is not None and ref() is code
+
+
+def forget() -> None:
+    """Drop all instrumented copies (for tests)."""
+    _copies.clear()
+
+
+def instrument(code: types.CodeType) -> types.CodeType:
+    """The instrumented copy of `code`, made once. Raises NotCompilable naming what is not understood."""
+    found = _copies.get(id(code))
+    if found is not None and found[0]() is code:
+        copy = found[1]
+    else:
+        try:
+            copy = _rewrite(code)
+        except NotCompilable as e:
+            copy = e
+        key = id(code)
+        # By identity: equal code objects of two files are one dictionary key but two functions.
+        _copies[key] = (weakref.ref(code, lambda _: _copies.pop(key, None)), copy)
+    if isinstance(copy, NotCompilable):
+        raise copy
+    return copy
+
+
+def _rewrite(code: types.CodeType) -> types.CodeType:
+    if not SUPPORTED:
+        raise NotCompilable(f"Python {sys.version.split()[0]} is not one whose bytecode was tested")
+    if code.co_flags & _BAD_FLAGS:
+        raise NotCompilable(f"{code.co_qualname} is an async function")
+    program = Bytecode.from_code(code)
+    writer = _Writer(code, list(program))
+    for i in range(len(writer.source)):
+        writer.step(i)
+    program[:] = writer.out
+    new = program.to_code()
+    key = id(new)
+    _instrumented[key] = weakref.ref(new, lambda _: _instrumented.pop(key, None))
+    return new
+
+
+class _Writer:
+    """One pass over the instructions of a function."""
+
+    def __init__(self, code: types.CodeType, source: list[Any]) -> None:
+        self.code, self.source = code, source
+        self.out: list[Any] = []
+        self.keywords: tuple[str, ...] | None = None  # of the CALL that follows KW_NAMES
+        self.location: Any = None
+
+    def put(self, *instructions: tuple[Any, ...] | Instr) -> None:
+        for i in instructions:
+            self.out.append(i if isinstance(i, Instr) else Instr(*i, location=self.location))
+
+    def hook(self, name: str, operands: int = 1, *constants: Any) -> None:
+        """[x1 .. xn] -> [hook((x1, .., xn, *constants))]; with one operand and no constant, hook(x)."""
+        for c in constants:
+            self.put(("LOAD_CONST", c))
+        if (n := operands + len(constants)) != 1:
+            self.put(("BUILD_TUPLE", n))
+        self.put(("LOAD_CONST", _TABLE[name]), ("SWAP", 2), ("BINARY_SUBSCR",))
+
+    def note(self, name: str, constant: Any) -> None:
+        """hook(constant), its result dropped."""
+        self.put(("LOAD_CONST", _TABLE[name]), ("LOAD_CONST", constant), ("BINARY_SUBSCR",), ("POP_TOP",))
+
+    def step(self, i: int) -> None:
+        ins = self.source[i]
+        if not isinstance(ins, Instr):  # labels, try blocks, line markers
+            self.out.append(ins)
+            return
+        self.location = ins.location
+        name, arg = ins.name, ins.arg
+        if name in PLAIN:
+            self.put(ins)
+        elif name in _JUMPS_ON_BOOL:
+            self.hook("truth")
+            self.put(ins)
+        elif (rule := getattr(self, "_" + name.lower(), None)) is not None:
+            rule(ins, arg, i)
+        else:
+            raise NotCompilable(f"{self.code.co_qualname} uses the instruction {name}")
+
+    def _resume(self, ins: Instr, arg: Any, i: int) -> None:
+        self.put(ins)
+        flags = self.code.co_flags
+        if arg == 0 and flags & inspect.CO_VARKEYWORDS:  # the callee's **kwargs dict is new in every call
+            at = self.code.co_argcount + self.code.co_kwonlyargcount + bool(flags & inspect.CO_VARARGS)
+            name = self.code.co_varnames[at]
+            cell = name in self.code.co_cellvars
+            self.put(("LOAD_DEREF", CellVar(name)) if cell else ("LOAD_FAST", name))
+            self.hook("make_container")
+            self.put(("POP_TOP",))
+
+    # -- names
+
+    def _load_global(self, ins: Instr, arg: Any, i: int) -> None:
+        null, name = arg
+        if null and VERSION < (3, 13):
+            self.put(("LOAD_CONST", NULL))
+        self.put(("LOAD_CONST", _TABLE["load_global"]), ("LOAD_CONST", name), ("BINARY_SUBSCR",))
+        if null and VERSION >= (3, 13):
+            self.put(("LOAD_CONST", NULL))
+
+    def _push_null(self, ins: Instr, arg: Any, i: int) -> None:
+        self.put(("LOAD_CONST", NULL))
+
+    def _store_global(self, ins: Instr, arg: Any, i: int) -> None:
+        self.put(ins)
+        self.note("effect", f"assigns the global {arg!r}")
+
+    _delete_global = _store_global
+
+    def _store_deref(self, ins: Instr, arg: Any, i: int) -> None:
+        if isinstance(arg, FreeVar):  # a cell of a function around: fresh only if that frame is part of the recording
+            self.put(("LOAD_CLOSURE", arg) if VERSION < (3, 13) else ("LOAD_FAST", arg))
+            self.hook("store_cell", 1, arg.name)
+            self.put(("POP_TOP",))
+        self.put(ins)
+
+    _delete_deref = _store_deref
+
+    # -- attributes and items
+
+    def _method(self, is_method: bool) -> None:
+        """After an attribute: the NULL or self slot a method call expects."""
+        if is_method:
+            self.put(("LOAD_CONST", NULL))
+            if VERSION < (3, 13):
+                self.put(("SWAP", 2))
+
+    def _load_attr(self, ins: Instr, arg: Any, i: int) -> None:
+        is_method, name = arg if isinstance(arg, tuple) else (False, arg)
+        self.hook("load_attr", 1, name)
+        self._method(is_method)
+
+    def _load_method(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("load_attr", 1, arg)
+        self._method(True)
+
+    def _load_super_attr(self, ins: Instr, arg: Any, i: int) -> None:  # [super, class, self]
+        self.hook("load_super", 3, arg[-1])
+        self._method(arg[0])
+
+    def _store_attr(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("store_attr", 2, arg)
+        self.put(("POP_TOP",))
+
+    def _delete_attr(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("delete_attr", 1, arg)
+        self.put(("POP_TOP",))
+
+    def _binary_subscr(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("load_item", 2)
+
+    def _binary_slice(self, ins: Instr, arg: Any, i: int) -> None:
+        self.put(("BUILD_SLICE", 2))
+        self.hook("load_item", 2)
+
+    def _store_subscr(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("store_item", 3)
+        self.put(("POP_TOP",))
+
+    def _store_slice(self, ins: Instr, arg: Any, i: int) -> None:
+        self.put(("BUILD_SLICE", 2))
+        self.hook("store_item", 3)
+        self.put(("POP_TOP",))
+
+    def _delete_subscr(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("delete_item", 2)
+        self.put(("POP_TOP",))
+
+    # -- calls
+
+    def _precall(self, ins: Instr, arg: Any, i: int) -> None:
+        pass  # only a cache slot of 3.11
+
+    def _kw_names(self, ins: Instr, arg: Any, i: int) -> None:
+        self.keywords = tuple(arg)
+
+    def _call(self, ins: Instr, arg: Any, i: int) -> None:
+        # n + 2 entries: (NULL, f, *args) or (f, self, *args); from 3.13 (f, NULL or self, *args)
+        if arg == 0 and "__class__" in self.code.co_freevars and self.code.co_argcount and self._calls_super(i):
+            first = self.code.co_varnames[0]
+            load = "LOAD_FAST" if VERSION < (3, 12) else "LOAD_FAST_CHECK"
+            self.put(
+                ("LOAD_DEREF", FreeVar("__class__")),
+                ("LOAD_DEREF", CellVar(first)) if first in self.code.co_cellvars else (load, first),
+            )
+            self.hook("call_super", 4)
+            return
+        self.put(("BUILD_TUPLE", arg + 2))
+        self.hook("call", 1, self.keywords)
+        self.keywords = None
+
+    def _calls_super(self, i: int) -> bool:
+        """Whether CALL 0 at `i` follows a load of the name `super`."""
+        for ins in reversed(self.source[:i]):
+            if isinstance(ins, Instr) and ins.name not in ("PRECALL", "CACHE"):
+                if ins.name == "PUSH_NULL":
+                    continue
+                return ins.name == "LOAD_GLOBAL" and ins.arg[1] == "super"  # type: ignore[index]
+        return False
+
+    def _call_kw(self, ins: Instr, arg: Any, i: int) -> None:
+        self.put(("BUILD_TUPLE", arg + 3))
+        self.hook("call_kw")
+
+    def _call_function_ex(self, ins: Instr, arg: Any, i: int) -> None:
+        if not arg & 1:
+            self.put(("LOAD_CONST", None))
+        self.put(("BUILD_TUPLE", 4))
+        self.hook("call_ex")
+
+    # -- operators
+
+    def _binary_op(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("binary", 2, BINARY[arg.name])
+
+    def _unary(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("unary", 1, UNARY[ins.name])
+
+    _unary_negative = _unary_invert = _unary_positive = _unary
+
+    def _unary_not(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("truth")
+        self.put(("UNARY_NOT",))
+
+    def _to_bool(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("truth")
+
+    def _jump_if_or_pop(self, ins: Instr, arg: Any, i: int) -> None:
+        which = "TRUE" if "TRUE" in ins.name else "FALSE"
+        self.put(("COPY", 1))
+        self.hook("truth")
+        self.put((f"POP_JUMP_FORWARD_IF_{which}", arg), ("POP_TOP",))
+
+    _jump_if_true_or_pop = _jump_if_false_or_pop = _jump_if_or_pop
+
+    def _compare_op(self, ins: Instr, arg: Any, i: int) -> None:
+        word, _, cast = arg.name.partition("_")
+        self.hook("compare", 2, COMPARE[word])
+        if cast:
+            self.hook("truth")
+
+    def _contains_op(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("contains", 2, bool(int(arg)))
+
+    def _is_op(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("identical", 2, bool(int(arg)))
+
+    # -- iteration, unpacking, text
+
+    def _get_iter(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("iterate")
+        self.put(ins)
+
+    def _get_yield_from_iter(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("delegate")
+        self.put(ins)
+
+    def _unpack_sequence(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("unpack")
+        self.put(ins)
+
+    _unpack_ex = _unpack_sequence
+
+    def _update(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("update")
+        self.put(ins)
+
+    _list_extend = _set_update = _dict_update = _dict_merge = _update
+
+    def _format_value(self, ins: Instr, arg: Any, i: int) -> None:
+        # arg: a conversion and a flag for "a format spec is on the stack", an int or a pair of both
+        flags = arg if isinstance(arg, int) else int(arg[1]) | (4 if arg[0] else 0)
+        if flags & 4:
+            self._format_with_spec(ins, arg, i)
+        else:
+            self.hook("format")
+            self.put(ins)
+
+    def _format_simple(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("format")
+        self.put(ins)
+
+    _convert_value = _format_simple
+
+    def _format_with_spec(self, ins: Instr, arg: Any, i: int) -> None:
+        self.put(("SWAP", 2))
+        self.hook("format")
+        self.put(("SWAP", 2), ins)
+
+    def _call_intrinsic_1(self, ins: Instr, arg: Any, i: int) -> None:
+        if arg.name == "INTRINSIC_UNARY_POSITIVE":
+            self.hook("unary", 1, operator.pos)
+        elif arg.name in _INTRINSICS:
+            self.put(ins)
+        else:
+            raise NotCompilable(f"{self.code.co_qualname} uses {arg.name}")
+
+    # -- what is made
+
+    def _made(self, ins: Instr, arg: Any, i: int) -> None:
+        self.put(ins)
+        self.hook("make_container")
+
+    _build_list = _build_map = _build_set = _build_const_key_map = _made
+
+    def _make_function(self, ins: Instr, arg: Any, i: int) -> None:
+        self.put(ins)
+        self.hook("make_function")
+
+    _set_function_attribute = _make_function
+
+    def _load_build_class(self, ins: Instr, arg: Any, i: int) -> None:
+        self.note("effect", "makes a class")
+        self.put(ins)
+
+    # -- imports, with, match, except
+
+    def _import_name(self, ins: Instr, arg: Any, i: int) -> None:
+        self.note("import_name", arg)
+        self.put(ins)
+
+    def _import_from(self, ins: Instr, arg: Any, i: int) -> None:
+        self.put(("COPY", 1))
+        self.hook("import_from", 1, arg)
+
+    def _before_with(self, ins: Instr, arg: Any, i: int) -> None:  # [manager] -> [exit, entered]
+        self.hook("enter")
+        self.put(("UNPACK_SEQUENCE", 2))
+
+    def _match_class(self, ins: Instr, arg: Any, i: int) -> None:  # [subject, class, names]
+        self.put(("BUILD_TUPLE", 3))
+        self.hook("match")
+        self.put(("UNPACK_SEQUENCE", 3), ("SWAP", 3), ins)
+
+    def _match_keys(self, ins: Instr, arg: Any, i: int) -> None:  # [subject, keys] both stay
+        self.put(("SWAP", 2))
+        self.hook("format")
+        self.put(("SWAP", 2), ins)
+
+    def _match_sequence(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("unpack")
+        self.put(ins)
+
+    _match_mapping = _get_len = _match_sequence
+
+    def _check_exc_match(self, ins: Instr, arg: Any, i: int) -> None:
+        self.hook("catch")
+        self.put(ins)

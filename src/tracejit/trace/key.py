@@ -1,0 +1,84 @@
+"""The arguments of a call as a key: what selects a trace before any guard is looked at.
+
+Tensors count by their facts (type, dtype, shape, strides, requires_grad), numbers and text by type and bits, builtin containers
+by structure and by which of them are the same object; everything else by identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracejit.trace.domain import Domain
+from tracejit.trace.guard import bits
+from tracejit.trace.recorder import IMMUTABLE, is_namedtuple
+
+__all__ = ["Call", "describe_key", "flatten"]
+
+
+@dataclass(slots=True)
+class Call:
+    """One call's arguments, sorted out."""
+
+    key: tuple[Any, ...] = ()
+    tensors: list[Any] = field(default_factory=list[Any])  # distinct tensors among the arguments, in order
+    containers: list[Any] = field(default_factory=list[Any])  # argument containers, whose structure is in the key
+    objects: list[Any] = field(default_factory=list[Any])  # what is in the key by identity
+
+
+def flatten(domain: Domain, args: tuple[Any, ...], kwargs: Mapping[str, Any], extra: tuple[Any, ...]) -> Call:
+    """The key of f(*args, **kwargs); `extra` (modes) is part of it."""
+    call = Call()
+    seen: dict[int, int] = {}
+
+    def part(x: Any) -> Any:
+        t = type(x)
+        if isinstance(x, domain.tensor):
+            k = seen.get(id(x))
+            if k is None:
+                k = seen[id(x)] = len(seen)
+                call.tensors.append(x)
+                g = domain.get_grad(x)
+                return ("T", k, domain.facts(x), None if g is None else domain.facts(g), bool(domain.get_hooks(x)))
+            return ("T", k)
+        if t in IMMUTABLE:
+            return bits(x) if t is float or t is complex else (t, x)
+        if t is list or t is tuple or t is dict or is_namedtuple(t):
+            k = seen.get(id(x))
+            if k is not None:
+                return ("C", k)
+            seen[id(x)] = len(seen)
+            call.containers.append(x)
+            if t is dict:
+                return (dict, *((part(k), part(v)) for k, v in x.items()))
+            return (t, *map(part, x))
+        if isinstance(x, domain.constants):
+            return (t, x) if t.__hash__ is not None else ("O", id(x))
+        call.objects.append(x)
+        return ("O", t, id(x))
+
+    call.key = (extra, tuple(map(part, args)), tuple((k, part(v)) for k, v in kwargs.items()))
+    return call
+
+
+def describe_key(key: tuple[Any, ...]) -> str:
+    """The arguments of a key in words: `f32[2, 3], 1.5, dict of 2`."""
+
+    def words(p: Any) -> str:
+        match p:
+            case ("T", _, facts, _, _):
+                return f"{facts[1]}{list(facts[2])}" + (" (grad)" if facts[4] else "")
+            case ("T" | "C", k):
+                return f"again #{k}"
+            case ("O", t, _):
+                return f"one {t.__qualname__}"
+            case (t, v) if t in IMMUTABLE and t is not float:
+                return repr(v)
+            case (t, *items):
+                return f"{t.__name__} of {len(items)}" if t is not float else "a float"
+            case _:
+                return "?"
+
+    _, args, kwargs = key
+    return ", ".join([*map(words, args), *(f"{k}={words(v)}" for k, v in kwargs)])

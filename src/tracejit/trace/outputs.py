@@ -1,0 +1,239 @@
+"""What a recorded call returned, as a recipe to build the same from new arrays.
+
+A `Plan` is a list of entries, each built from earlier ones, so aliasing is kept: a list returned twice is one entry. Tensors
+from outside come back as themselves, views as views of what they were views of, fresh containers are new in every call.
+What cannot be rebuilt refuses the recording.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tracejit.ir.node import Node
+from tracejit.ir.op import Op
+from tracejit.trace.domain import Array, Domain
+from tracejit.trace.key import Call
+from tracejit.trace.recorder import Recorder, describe, is_namedtuple
+
+__all__ = ["Argument", "Built", "Container", "Grad", "Held", "Plan", "Planner", "Result", "Value", "View", "watch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """Tensor number `index` of the call's arguments."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """Container number `index` of the call's arguments."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An object from outside: `get()` is it."""
+
+    get: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Grad:
+    """The `.grad` that the tensor of entry `of` has before the call."""
+
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An immutable value."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A fresh tensor over output `index` of the graph; `order` is its layout, axes from slowest to fastest."""
+
+    index: int
+    requires_grad: bool
+    order: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """`op` applied to the tensor of an earlier entry, on the tape or not."""
+
+    base: int
+    op: Op
+    taped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A new container of `kind` over earlier entries; dicts alternate keys and values."""
+
+    kind: type
+    items: tuple[int, ...]
+
+
+Entry = Argument | Container | Held | Grad | Value | Result | View | Built
+
+
+def watch(x: Any, on_death: Callable[[Any], None] | None = None) -> Callable[[], Any]:
+    """A function giving x, by weak reference where x allows it."""
+    try:
+        return weakref.ref(x, on_death)
+    except TypeError:
+        return lambda: x
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Entries in order of building."""
+
+    entries: tuple[Entry, ...]
+
+    def build(self, domain: Domain, call: Call, arrays: Sequence[Array]) -> list[Any]:
+        """Every entry's object, from a call's arguments and the graph's outputs."""
+        made: list[Any] = []
+        for e in self.entries:
+            match e:
+                case Result():
+                    made.append(domain.wrap(laid_out(arrays[e.index], e.order), e.requires_grad))
+                case Argument():
+                    made.append(call.tensors[e.index])
+                case Container():
+                    made.append(call.containers[e.index])
+                case Held():
+                    made.append(e.get())
+                case Grad():
+                    made.append(domain.get_grad(made[e.of]))
+                case Value():
+                    made.append(e.value)
+                case View():
+                    made.append(e)  # built later: it wants its base's place on the tape
+                case Built():
+                    made.append(e)
+        return made
+
+    def finish(self, domain: Domain, made: list[Any]) -> None:
+        """Build views and containers in `made`, once gradients are attached to the tensors they stand on."""
+        for i, e in enumerate(self.entries):
+            if isinstance(e, View):
+                made[i] = domain.view(made[e.base], e.op, e.taped)
+            elif isinstance(e, Built):
+                items = [made[k] for k in e.items]
+                if e.kind is dict:
+                    made[i] = dict(zip(items[::2], items[1::2]))
+                elif e.kind in (list, tuple, set, frozenset):
+                    made[i] = e.kind(items)
+                else:
+                    made[i] = tuple.__new__(e.kind, items)
+
+
+def laid_out(a: Array, order: tuple[int, ...] | None) -> Array:
+    """`a` with the memory layout eager code gave it."""
+    if order is None:
+        return a
+    inverse = tuple(int(i) for i in np.argsort(order))
+    return np.ascontiguousarray(a.transpose(order)).transpose(inverse)
+
+
+def axis_order(a: Array) -> tuple[int, ...] | None:
+    """Axes from slowest to fastest, None for C order."""
+    if a.flags.c_contiguous:
+        return None
+    order = tuple(int(i) for i in np.argsort([-s for s in a.strides], kind="stable"))
+    return None if order == tuple(range(a.ndim)) else order
+
+
+class Planner:
+    """Turns objects of a recording into plan entries and graph outputs."""
+
+    def __init__(self, r: Recorder, call: Call, on_death: Callable[[Any], None]) -> None:
+        self.r, self.call, self.on_death = r, call, on_death
+        self.entries: list[Entry] = []
+        self.outputs: list[Node] = []
+        self.fresh: list[tuple[int, Any]] = []  # (entry, tensor) of every Result
+        self.known: dict[int, int] = {}
+        self.open: set[int] = set()
+        self.arguments = {id(t): i for i, t in enumerate(call.tensors)}
+        self.containers = {id(c): i for i, c in enumerate(call.containers)}
+        self.reachable = r.reachable() | {id(o) for o in call.objects}
+
+    def add(self, x: Any, entry: Entry) -> int:
+        self.entries.append(entry)
+        self.known[id(x)] = len(self.entries) - 1
+        return len(self.entries) - 1
+
+    def entry(self, x: Any) -> int:
+        """The entry that rebuilds x."""
+        if (found := self.known.get(id(x))) is not None:
+            return found
+        r, t = self.r, type(x)
+        if r.is_tensor(x):
+            return self.tensor(x)
+        if r.is_value(x):
+            return self.add(x, Value(x))
+        if id(x) in self.containers:
+            return self.add(x, Container(self.containers[id(x)]))
+        if t is tuple or is_namedtuple(t) or (t in (list, dict, set) and not r.is_old(x)):
+            return self.container(x, t)
+        if isinstance(x, (type, types.ModuleType)) or id(x) in self.reachable:
+            return self.add(x, Held(watch(x, self.on_death)))
+        # Not known to come from outside: it may have been made in the call, and would have to be new in every call.
+        r.refuse(f"returns {describe(x)}, which cannot be rebuilt")
+        return self.add(x, Value(None))
+
+    def container(self, x: Any, t: type) -> int:
+        if id(x) in self.open:
+            self.r.refuse("returns a container that contains itself")
+            return self.add(x, Value(None))
+        self.open.add(id(x))
+        parts = [v for kv in x.items() for v in kv] if t is dict else list(x)
+        items = tuple(self.entry(v) for v in parts)
+        self.open.discard(id(x))
+        return self.add(x, Built(t, items))
+
+    def tensor(self, x: Any) -> int:
+        """The entry of a tensor."""
+        r, domain = self.r, self.r.domain
+        if (i := self.arguments.get(id(x))) is not None:
+            return self.add(x, Argument(i))
+        if (owner := r.grad_sources.get(id(x))) is not None:
+            return self.add(x, Grad(self.tensor_entry(owner)))
+        if not r.builder.made_here(x):
+            if id(x) not in self.reachable:
+                r.refuse("returns a tensor of unknown origin")
+            return self.add(x, Held(watch(x, self.on_death)))
+        if type(x) is not domain.tensor or domain.get_grad(x) is not None or domain.get_hooks(x):
+            r.refuse(f"returns a new {type(x).__name__} with state of its own")
+        if domain.parent(x) is not None:
+            parent, op = domain.parent(x)
+            base = self.tensor_entry(parent)
+            return self.add(x, View(base, op, domain.needs_grad(x)))
+        self.outputs.append(r.builder.node_of(x))
+        leaf = domain.needs_grad(x) and not domain.has_tape(x)
+        at = self.add(x, Result(len(self.outputs) - 1, leaf, axis_order(domain.array(x))))
+        self.fresh.append((at, x))
+        return at
+
+    def tensor_entry(self, x: Any) -> int:
+        found = self.known.get(id(x))
+        return self.tensor(x) if found is None else found
+
+    def signature(self) -> str:
+        """Text that differs where two recordings of one path return different things."""
+        return repr([f"Held {id(e.get())}" if isinstance(e, Held) else repr(e) for e in self.entries])
+
+    def plan(self) -> Plan:
+        return Plan(tuple(self.entries))

@@ -1,0 +1,482 @@
+"""One open recording: which facts outside the tensors it relied on, what is fresh, and why it cannot be compiled.
+
+Deny by default. Every object is OLD (reading it needs a cell, writing it is an effect that refuses the recording) unless an
+audited allocation made it FRESH in this recording. A `Cell` is one fact about the world outside, to be checked before the
+trace is used again; `guard.py` makes them a checker.
+
+The Tensor layer talks to `active()`: the graph side of what it says goes to `builder.GraphBuilder`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tracejit.ir.dtype import bool_, int64
+from tracejit.ir.node import Node
+from tracejit.ir.op import Op
+from tracejit.trace.builder import GraphBuilder
+from tracejit.trace.domain import Domain
+from tracejit.trace.instrument import is_instrumented
+
+__all__ = ["ABSENT", "Cell", "Reason", "Recorder", "active", "opened"]
+
+IMMUTABLE: frozenset[type] = frozenset(
+    (int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range)
+)
+
+
+class Absent:
+    """The value of a key that is not there."""
+
+    def __repr__(self) -> str:
+        return "<absent>"
+
+
+ABSENT = Absent()
+
+
+class _Local(threading.local):
+    recorder: Recorder | None = None
+
+
+_local = _Local()
+
+
+def active() -> Recorder | None:
+    """The recording open in this thread, or None."""
+    return _local.recorder
+
+
+class opened:
+    """`with opened(r):` r is the recording of this thread; None pauses whatever is open."""
+
+    def __init__(self, recorder: Recorder | None) -> None:
+        self.recorder = recorder
+
+    def __enter__(self) -> None:
+        self.before = _local.recorder
+        _local.recorder = self.recorder
+
+    def __exit__(self, *exc: object) -> None:
+        _local.recorder = self.before
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One fact about the world: what `key` of `owner` was when the recording read it.
+
+    kind      owner, key -> value
+    item      dict, key -> value or ABSENT
+    ivar      object, name -> entry of its __dict__ or ABSENT
+    dict      dict -> its items in order             list, set: likewise, a tuple
+    member    object, descriptor of a slot -> value or ABSENT
+    type      object -> its class
+    ivars     object -> the items of its __dict__ in order
+    class     class, name -> entry of its own __dict__ or ABSENT
+    mro       class -> its __mro__
+    stamp     class -> everything in the __dict__s of its MRO
+    closure   cell -> contents or ABSENT
+    function  function -> (code, defaults, keyword defaults in order)
+    fattr     function, name -> attribute
+    tensor    tensor -> domain.facts
+    grad      tensor -> None, or the facts of its gradient
+    hooks     tensor -> False: it has no gradient hooks
+    abc       (nothing) -> number of ABC registrations
+    """
+
+    kind: str
+    owner: Any
+    key: Any
+    value: Any
+    where: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a recording was refused, and the user's line."""
+
+    text: str
+    where: str | None
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}" if self.where else self.text
+
+
+class Recorder:
+    """An open recording. Hooks and the Tensor layer write to it; `tree.py` reads it when the call is over."""
+
+    def __init__(self, domain: Domain) -> None:
+        self.domain = domain
+        self.builder = GraphBuilder(self.where)
+        self.tape_start = domain.tape_position()  # tape entries with a smaller `seq` were made outside
+        self.cells: dict[tuple[Any, ...], Cell] = {}
+        self.reasons: list[Reason] = []
+        self.fresh: dict[int, Any] = {}  # made in this recording; kept alive so that ids stay theirs
+        self.guarded: dict[int, Any] = {}  # argument containers: their structure is in the call's key
+        self.keep: list[Any] = []
+        self.dict_owner: dict[int, Any] = {}  # __dict__ handed out -> its object
+        self.outer_cells: dict[int, Any] = {}  # closure cells of functions from outside
+        self.grads: dict[int, tuple[Any, Any]] = {}  # outside tensors whose .grad was written: (tensor, value now)
+        self.grad_sources: dict[int, Any] = {}  # id of an outside gradient -> the tensor whose .grad it was
+        self.arguments: set[int] = set()  # ids of the tensors among the arguments
+        self.not_replayable: str | None = None  # why the graph means something else with the tape on
+
+    # -- refusing
+
+    def where(self) -> str | None:
+        """file:line of the innermost frame of user code."""
+        f: types.FrameType | None = sys._getframe(1)
+        inner: str | None = None
+        while f is not None:
+            if is_instrumented(f.f_code):
+                place = f"{f.f_code.co_filename.rsplit('/', 1)[-1]}:{f.f_lineno}"
+                if not str(f.f_globals.get("__name__", "")).startswith("tracejit."):
+                    return place
+                inner = inner or place
+            f = f.f_back
+        return inner
+
+    def refuse(self, why: str) -> None:
+        """This recording will not be compiled, because of `why`; the call goes on."""
+        if len(self.reasons) < 8 and all(r.text != why for r in self.reasons):
+            self.reasons.append(Reason(why, self.where()))
+
+    def effect(self, target: Any, what: str) -> None:
+        """`target` is about to be changed: fine on fresh objects, refused on old ones."""
+        if id(target) in self.guarded or self.is_old(target):
+            self.refuse(f"changes an outside object: {what} on {describe(target)}")
+
+    # -- what is fresh
+
+    def made(self, x: Any) -> Any:
+        """Mark x as made in this recording; returns it."""
+        if type(x) not in IMMUTABLE:
+            self.fresh[id(x)] = x
+        return x
+
+    def is_old(self, x: Any) -> bool:
+        """Whether reading x needs a cell."""
+        if id(x) in self.fresh or id(x) in self.guarded:
+            return False
+        return not (self.is_tensor(x) and self.builder.made_here(x))
+
+    def is_value(self, x: Any) -> bool:
+        """Whether x is an immutable number, text or constant of the library: nothing to guard inside it."""
+        return type(x) in IMMUTABLE or isinstance(x, self.domain.constants) or type(x) is slice and self._plain_slice(x)
+
+    def _plain_slice(self, x: slice) -> bool:
+        return all(type(v) in IMMUTABLE for v in (x.start, x.stop, x.step))
+
+    def is_tensor(self, x: Any) -> bool:
+        """Whether x is a tensor."""
+        return isinstance(x, self.domain.tensor)
+
+    # -- cells
+
+    def cell(self, kind: str, owner: Any, key: Any, value: Any) -> Any:
+        """Record a fact, the first time it is read; returns `value`."""
+        if kind in ("item", "dict") and (holder := self.dict_owner.get(id(owner))) is not None:
+            kind, owner = ("ivar" if kind == "item" else "ivars"), holder  # guard through the object: its __dict__ is not kept
+        k = (kind, id(owner), (type(key), key) if type(key) in IMMUTABLE else id(key))
+        if k not in self.cells:
+            self.cells[k] = Cell(kind, owner, key, value, self.where())
+            self.keep.append((owner, key, value))
+        return value
+
+    def touch(self, tensor: Any) -> None:
+        """Facts about an outside tensor were read."""
+        if id(tensor) in self.arguments or id(tensor) in self.grad_sources:
+            return  # in the call's key, or guarded as the .grad of its owner
+        if not self.builder.made_here(tensor):
+            self.cell("tensor", tensor, None, self.domain.facts(tensor))
+
+    def lookup(self, t: type, name: str) -> Any:
+        """`name` in the MRO of class t, as type attribute lookup finds it, or ABSENT; records where it was looked for."""
+        if t.__flags__ & _HEAP:
+            self.cell("mro", t, None, t.__mro__)
+        for c in t.__mro__:
+            found = c.__dict__.get(name, ABSENT)
+            if c.__flags__ & _HEAP:
+                self.cell("class", c, name, found)
+            if found is not ABSENT:
+                return found
+        return ABSENT
+
+    def stamp(self, t: type) -> None:
+        """C code may call any protocol method of class t: guard on all of it."""
+        if t.__flags__ & _HEAP:
+            self.cell("stamp", t, None, stamp_of(t))
+
+    def type_of(self, x: Any) -> type:
+        """type(x), recorded for old objects whose class can be changed."""
+        t = type(x)
+        if t.__flags__ & _HEAP and self.is_old(x):
+            self.cell("type", x, None, t)
+        return t
+
+    def shallow(self, x: Any) -> None:
+        """C code reads the elements of builtin container x, not what is inside them."""
+        t = type(x)
+        if t is tuple or t in IMMUTABLE or not self.is_old(x):
+            return
+        if t is list:
+            self.cell("list", x, None, tuple(x))
+        elif isinstance(x, dict):
+            self.cell("dict", x, None, tuple(dict.items(x)))
+        elif t is set or t is frozenset:
+            self.cell("set", x, None, tuple(x))
+        elif not self.is_tensor(x) and not self.is_value(x):
+            self.refuse(f"C code reads {describe(x)}")
+
+    def deep(self, x: Any, depth: int = 0) -> None:
+        """C code may read x as deep as it goes: every builtin container inside is recorded, anything unknown refuses."""
+        t = type(x)
+        if t is float and x != x and depth:
+            self.refuse("C code compares a NaN inside a container, by identity")
+        if t in IMMUTABLE or isinstance(x, self.domain.constants):
+            return
+        if self.is_tensor(x):
+            self.touch(x)
+            return
+        if depth > 6:
+            self.refuse("C code reads a deeply nested container")
+        elif t is list or t is set or t is frozenset:
+            self.shallow(x)
+            for v in tuple(x):
+                self.deep(v, depth + 1)
+        elif isinstance(x, tuple) and (t is tuple or is_namedtuple(t)):
+            for v in x:
+                self.deep(v, depth + 1)
+        elif t is slice:
+            for v in (x.start, x.stop, x.step):
+                self.deep(v, depth + 1)
+        elif t is dict or t.__module__ == "collections" and isinstance(x, dict):
+            self.shallow(x)
+            for k, v in tuple(dict.items(x)):
+                self.deep(k, depth + 1)
+                self.deep(v, depth + 1)
+        elif isinstance(x, type):
+            self.stamp(x)
+        elif isinstance(x, (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
+            pass
+        elif id(x) in self.fresh and t in FRESH_ITERATORS:
+            pass
+        elif isinstance(x, BaseException) and t.__module__ == "builtins":
+            self.deep(x.args, depth + 1)
+        elif all(c is object or c.__flags__ & _HEAP for c in t.__mro__) and not any("__next__" in c.__dict__ for c in t.__mro__):
+            # A class written in Python: whatever protocol method C code calls is a Python frame, which the net sees.
+            # Without one, C code uses identity (==, hash) or the address (repr), and the latter differs for fresh objects.
+            self.type_of(x)
+            self.stamp(t)
+            if odd := [k for c in t.__mro__[:-1] for k, v in c.__dict__.items() if k[:2] == "__" and is_opaque_method(v)]:
+                self.refuse(f"C code may call {t.__qualname__}.{odd[0]}, which is not a Python function")
+        else:
+            self.refuse(f"C code reads {describe(x)}")
+
+    def reachable(self) -> set[int]:
+        """Ids of everything that a cell found outside, or found something else through."""
+        found = set(self.found())
+        for c in self.cells.values():
+            if c.kind not in ("tensor", "grad", "hooks"):
+                found |= {id(c.owner), id(c.key)}
+        return found
+
+    def found(self) -> dict[int, Any]:
+        """By id, everything that is the value of a cell, or in a tuple that is."""
+        found: dict[int, Any] = {}
+        stack: list[Any] = [c.value for c in self.cells.values()]
+        while stack:
+            x = stack.pop()
+            if id(x) not in found:
+                found[id(x)] = x
+                if isinstance(x, tuple):
+                    stack.extend(x)
+        return found
+
+    # -- what the Tensor layer says
+
+    def emit(self, op: Op, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """`op` ran."""
+        for t in inputs:
+            self.touch(t)
+            if self.domain.needs_grad(t) and op.name != "stop_gradient" and not any(map(self.domain.has_tape, outputs)):
+                self.not_replayable = "it holds operations that are kept off the tape"
+        self.builder.emit(op, inputs, outputs)
+
+    def assign(self, target: Any, value: Any) -> None:
+        """The memory of `target` was overwritten by `value`."""
+        self.touch(target)
+        self.builder.assign(target, value)
+
+    def alias(self, new: Any, old: Any) -> None:
+        """`new` is another handle on `old`."""
+        self.touch(old)
+        self.builder.alias(new, old)
+
+    def adopt(self, grad_node: Any, results: Sequence[Any]) -> None:
+        """A tape entry was made."""
+        self.builder.adopt(grad_node, results)
+
+    def alias_result(self, new: Any, grad_node: Any, index: int) -> None:
+        """`new` is a handle on a result of a tape entry."""
+        if id(grad_node) not in self.builder.grad_nodes:
+            self.refuse("differentiates through operations that ran before this call")
+        self.builder.alias_result(new, grad_node, index)
+
+    def custom_rule(self, rule: Any) -> None:
+        """A user-defined gradient rule is used."""
+        self.refuse(f"uses the custom gradient rule {rule.__name__}")
+
+    def call(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
+        """The library calls user code."""
+        self.refuse(f"the library calls {getattr(fn, '__qualname__', fn)}")
+        return fn(*args)
+
+    def read_mode(self, name: str, value: Any) -> Any:
+        """A mode was read: all of them are in the call's key."""
+        return value
+
+    def read_slot(self, tensor: Any, name: str, value: Any) -> Any:
+        """A field of a tensor was read."""
+        if self.builder.made_here(tensor):
+            return value
+        self.touch(tensor)
+        if name == "hooks":
+            if value:
+                self.refuse("runs gradient hooks of a tensor")
+            if id(tensor) not in self.arguments:
+                self.cell("hooks", tensor, None, False)
+        elif name == "grad" and id(tensor) not in self.grads:
+            if id(tensor) not in self.arguments:
+                self.cell("grad", tensor, None, None if value is None else self.domain.facts(value))
+            if value is not None:
+                if id(value) in self.grad_sources:
+                    if self.grad_sources[id(value)] is not tensor:
+                        self.refuse("reads a .grad that is also another tensor's")
+                elif self.builder.knows(value):
+                    self.refuse("reads a .grad that is also known by another name")
+                self.grad_sources[id(value)] = tensor
+                self.keep.append(value)
+        return value
+
+    def write_slot(self, tensor: Any, name: str, value: Any) -> None:
+        """A field of a tensor is about to be written."""
+        if self.builder.made_here(tensor):
+            return
+        self.touch(tensor)
+        if name == "grad":
+            self.grads[id(tensor)] = (tensor, value)
+        else:
+            self.refuse(f"changes {name} of an outside tensor")
+
+    def look(self, kind: str, tensor: Any, value: Any) -> Any:
+        """Python sees the elements of a tensor: a value guard for each, or for all at once."""
+        self.touch(tensor)
+        self._look(kind, tensor)
+        return self.made_deep(value) if isinstance(value, list) else value
+
+    def made_deep(self, x: Any) -> Any:
+        """Mark nested lists as fresh."""
+        if isinstance(x, list):
+            self.made(x)
+            for v in x:
+                self.made_deep(v)
+        return x
+
+    def _look(self, kind: str, tensor: Any) -> None:
+        node = self.builder.node_of(tensor)
+        if is_constant(node):
+            return
+        array = self.domain.array(tensor)
+        if array.size == 1 and kind != "tolist":
+            node = reshape(node, ())
+            if kind == "bool" and node.dtype is not bool_:
+                node = Node.of(Op.registry["cast"](bool_), (node,))  # type: ignore[call-arg]
+                self.builder.check(node, bool(array.reshape(())), kind)
+                return
+            if kind == "int" and node.dtype.is_floating_point:
+                node = Node.of(Op.registry["cast"](int64), (node,))  # type: ignore[call-arg]
+                self.builder.check(node, int(array.reshape(())), kind)
+                return
+            self.builder.check(node, python_number(array.reshape(())), kind)
+            return
+        if array.size > 256 or (array.size > 16 and array.dtype.kind not in "biu"):
+            self.refuse(f"Python reads all {array.size} elements of a tensor")
+            return
+        flat = reshape(node, (array.size,))
+        values = array.reshape(-1)
+        for i in range(array.size):
+            one = Node.of(Op.registry["slice"]((i,), (i + 1,), (1,)), (flat,))  # type: ignore[call-arg]
+            self.builder.check(reshape(one, ()), python_number(values[i]), kind)
+
+
+_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes whose contents can change
+FRESH_ITERATORS: frozenset[type] = frozenset(
+    (
+        types.GeneratorType, map, filter, zip, enumerate, reversed, type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())),
+        type(iter({}.items())), type(iter(set())), type(iter(range(0))), type(iter("")), type(iter(b"")), type(reversed([])),
+        type({}.keys()), type({}.values()), type({}.items()), type(iter(range(2**70))), type(reversed({})),
+    )
+)  # fmt: skip
+
+
+def describe(x: Any) -> str:
+    """A short name for an object, running none of its code."""
+    t = type(x)
+    if isinstance(x, (type, types.FunctionType, types.BuiltinFunctionType)):
+        return f"{x.__module__}.{x.__qualname__}"
+    return f"a {t.__qualname__}" if t.__module__ == "builtins" else f"a {t.__module__}.{t.__qualname__}"
+
+
+def is_namedtuple(t: type) -> bool:
+    """True for classes made by collections.namedtuple, and other tuples without fields of their own."""
+    return issubclass(t, tuple) and t.__itemsize__ == tuple.__itemsize__ and t.__dictoffset__ == 0
+
+
+def is_opaque_method(v: Any) -> bool:
+    """True for entries of a class that C code would call without a Python frame being seen."""
+    if isinstance(v, (staticmethod, classmethod)):
+        v = v.__func__
+    return callable(v) and not isinstance(v, (types.FunctionType, type))
+
+
+def stamp_of(t: type) -> tuple[Any, ...]:
+    """What changes when anything in the classes behind t changes."""
+    return tuple(
+        (c, tuple((k, v) for k, v in c.__dict__.items() if k not in ("__abstractmethods__", "_abc_impl")))
+        for c in (*t.__mro__, *type(t).__mro__)
+        if c.__flags__ & _HEAP
+    )
+
+
+def is_constant(node: Node) -> bool:
+    """Whether no parameter is behind `node`."""
+    seen: set[int] = set()
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        if n.op.name == "param":
+            return False
+        for i in n.inputs:
+            if i.id not in seen:
+                seen.add(i.id)
+                stack.append(i)
+    return True
+
+
+def reshape(node: Node, shape: tuple[int, ...]) -> Node:
+    """`node` with another shape."""
+    return node if node.shape == shape else Node.of(Op.registry["reshape"](shape), (node,))  # type: ignore[call-arg]
+
+
+def python_number(x: Any) -> bool | int | float:
+    """A NumPy scalar as the Python number with its bits."""
+    v = np.asarray(x)
+    return float(v) if v.dtype.kind not in "biu" else v.item()

@@ -1,0 +1,238 @@
+"""One recorded call, closed: everything that is needed to run it again without Python, or the reasons why it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tracejit import config
+from tracejit.ir.graph import Graph
+from tracejit.ir.node import Node
+from tracejit.ir.printer import fingerprint
+from tracejit.trace import hooks
+from tracejit.trace.builder import Check
+from tracejit.trace.domain import Domain
+from tracejit.trace.guard import Guard, bits
+from tracejit.trace.guard import build as build_guard
+from tracejit.trace.key import Call
+from tracejit.trace.outputs import Argument, Grad, Held, Plan, Planner, watch
+from tracejit.trace.recorder import Reason, Recorder, opened
+
+__all__ = ["Backward", "Link", "Recording", "record"]
+
+Outcome = tuple[str, Any]
+
+
+class Link:
+    """Weak references call this when what they watch dies; it tells the trace, once there is one."""
+
+    def __init__(self) -> None:
+        self.dead = False
+        self.tell: Callable[[], None] | None = None
+
+    def __call__(self, _: Any) -> None:
+        self.dead = True
+        if self.tell is not None:
+            self.tell()
+
+
+@dataclass(frozen=True, eq=False)
+class Backward:
+    """The backward pass of the outputs that carry gradients."""
+
+    entries: tuple[int, ...]  # plan entries of these outputs
+    cotangents: tuple[Node, ...]
+    sources: tuple[int, ...]  # positions among the recording's sources of the tensors that receive a gradient
+    gradients: tuple[Node, ...]
+
+
+@dataclass(eq=False)
+class Recording:
+    """A candidate trace."""
+
+    name: str
+    params: tuple[Node, ...]
+    sources: tuple[Any, ...]  # a plan entry for the tensor behind each parameter (Argument, Held, Grad)
+    owners: tuple[Any, ...]  # for Grad sources: the entry of the tensor whose .grad it is, else None
+    outputs: tuple[Node, ...]
+    updates: tuple[tuple[int, Node], ...]  # (parameter, its memory after the call)
+    checks: tuple[Check, ...]
+    plan: Plan
+    root: int
+    grads: tuple[tuple[int, int | None], ...]  # (entry of a tensor, entry of its .grad after the call or None)
+    backward: Backward | None
+    not_replayable: str | None  # why the graph may not be run again on the tape
+    guard: Guard
+    identities: tuple[tuple[int, int], ...]  # (argument, id of the very tensor it must be)
+    outside: frozenset[int]  # ids of tensors that no argument may be
+    held: tuple[Any, ...]  # tensors that nobody else may keep: constants the library made, the generator's state
+    link: Link
+    fingerprint: str  # equal for two recordings of one path of a deterministic function
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """What Python saw at each look, in order."""
+        return tuple((c.kind, bits(c.value)) for c in self.checks)
+
+    def blocked(self, call: Call) -> str | None:
+        """Why this trace does not fit the world as it is now; None where it does."""
+        if self.link.dead:
+            return "something it was recorded with is gone"
+        for i, wanted in self.identities:
+            if id(call.tensors[i]) != wanted:
+                return f"tensor argument {i} is another tensor than one also known by another name"
+        if self.outside:
+            for i, t in enumerate(call.tensors):
+                if id(t) in self.outside and all(i != j for j, _ in self.identities):
+                    return f"tensor argument {i} is also known by another name"
+        row = self.guard.check()
+        if row >= 0:
+            return self.guard.reason(row)
+        return "something it was recorded with is gone" if self.link.dead else None
+
+
+def record(
+    domain: Domain, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call, name: str
+) -> tuple[Any, Recording | tuple[Reason, ...]]:
+    """Run f once, recorded: (its result, the recording or the reasons against it). What f raises comes out."""
+    r = Recorder(domain)
+    for i, t in enumerate(call.tensors):
+        r.builder.input(t, f"a{i}")
+        r.arguments.add(id(t))
+    for c in call.containers:
+        r.guarded[id(c)] = c
+    before, settings = domain.modes(), config.current()
+    result = hooks.run(r, f, args, kwargs)
+    if domain.modes() != before:
+        r.refuse("leaves the grad mode changed")
+    if config.current() is not settings:
+        r.refuse("leaves the configuration changed")
+    if r.reasons:
+        return result, tuple(r.reasons)
+    link = Link()
+    with opened(r):
+        closed = _close(r, call, result, link, name)
+    return result, closed if not r.reasons else tuple(r.reasons)
+
+
+def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recording:
+    builder, domain = r.builder, r.domain
+    planner = Planner(r, call, link)
+    root = planner.entry(result)
+    grads = tuple((planner.entry(t), None if g is None else planner.entry(g)) for t, g in r.grads.values())
+    updates = _updates(r)
+    backward = _backward(r, planner)
+    found = r.found()
+    _check_names(r, call, found)
+    cotangents = () if backward is None else backward.cotangents
+    placeholders = set(cotangents)
+    forward = [(p, t) for p, t in zip(builder.params, builder.sources) if p not in placeholders]
+    params, tensors = tuple(p for p, _ in forward), [t for _, t in forward]
+    position = {id(t): i for i, t in enumerate(tensors)}
+    reachable = r.reachable()
+    sources, owners = _sources(r, call, tensors, reachable, link)
+    ends = (*planner.outputs, *(n for _, n in updates), *(c.node for c in builder.checks))
+    digest = ""
+    if not r.reasons:
+        whole = Graph(name, (*params, *cotangents), (*ends, *(() if backward is None else backward.gradients)))
+        digest = f"{fingerprint(whole)} {planner.signature()} {grads} {[position[id(t)] for t, _ in updates]} {root}"
+    seen = [t for t in (*tensors, *filter(r.is_tensor, found.values()))]
+    return Recording(
+        name=name,
+        params=params,
+        sources=sources,
+        owners=owners,
+        outputs=tuple(planner.outputs),
+        updates=tuple((position[id(t)], n) for t, n in updates),
+        checks=tuple(builder.checks),
+        plan=planner.plan(),
+        root=root,
+        grads=grads,
+        backward=None
+        if backward is None
+        else Backward(
+            tuple(planner.fresh[i][0] for i in backward.outputs),
+            cotangents,
+            tuple(position[id(t)] for t in backward.sources),
+            backward.gradients,
+        ),
+        not_replayable=r.not_replayable or ("it writes outside tensors" if updates else None),
+        guard=build_guard(r.cells.values(), domain, link),
+        identities=tuple((i, id(t)) for i, t in enumerate(call.tensors) if id(t) in found),
+        outside=frozenset(id(t) for t in seen if id(t) not in r.arguments and id(t) not in r.grad_sources),
+        held=tuple(t for t in tensors if id(t) not in reachable and id(t) not in r.arguments and id(t) not in r.grad_sources),
+        link=link,
+        fingerprint=digest,
+    )
+
+
+def _updates(r: Recorder) -> list[tuple[Any, Node]]:
+    """(tensor, value after the call) of each outside tensor that was written; refuses what cannot be committed."""
+    updates = r.builder.updates()
+    written = [t for t, _ in updates]
+    for t in written:
+        if r.domain.has_tape(t) and r.domain.needs_grad(t):
+            r.refuse("writes into an outside tensor that is part of a gradient tape")
+    if written and overlapping(r.domain, written, r.builder.sources):
+        r.refuse("writes into memory that two outside tensors share")
+    return updates
+
+
+def overlapping(domain: Domain, written: list[Any], all_tensors: list[Any]) -> bool:
+    """Whether a written tensor shares memory with another one."""
+    spans = []
+    ids = {id(t) for t in written}
+    for t in all_tensors:
+        a = domain.array(t)
+        if a.size:
+            low, high = np.lib.array_utils.byte_bounds(a) if hasattr(np.lib, "array_utils") else np.byte_bounds(a)  # type: ignore[attr-defined]
+            spans.append((low, high, id(t) in ids))
+    spans.sort()
+    reach, reach_written = -1, -1  # ends of what came before
+    for low, high, is_written in spans:
+        if low < reach_written or (is_written and low < reach):
+            return True
+        reach = max(reach, high)
+        if is_written:
+            reach_written = max(reach_written, high)
+    return False
+
+
+def _backward(r: Recorder, planner: Planner) -> Any:
+    fresh = [t for _, t in planner.fresh]
+    if r.reasons or not any(r.domain.has_tape(t) for t in fresh):
+        return None
+    found = r.domain.record_backward(r.builder, fresh, r.tape_start)
+    if isinstance(found, str):
+        r.refuse(found)
+        return None
+    return found
+
+
+def _check_names(r: Recorder, call: Call, found: Mapping[int, Any]) -> None:
+    """Argument containers are guarded as arguments only, gradients as gradients only: refuse where a cell found them too."""
+    if any(id(c) in found and type(c) is not tuple for c in call.containers):
+        r.refuse("a container is an argument and also known by another name")
+    if any(g in found or g in r.arguments for g in r.grad_sources):
+        r.refuse("a .grad is also known by another name")
+
+
+def _sources(
+    r: Recorder, call: Call, tensors: list[Any], reachable: set[int], link: Link
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """For each tensor behind a parameter how a later call finds it."""
+    arguments = {id(t): i for i, t in enumerate(call.tensors)}
+
+    def locate(t: Any) -> Any:
+        return Argument(arguments[id(t)]) if id(t) in arguments else Held(watch(t, link))
+
+    owner_of = [r.grad_sources.get(id(t)) for t in tensors]
+    if any(o is not None and id(o) in r.grad_sources for o in owner_of):
+        r.refuse("uses the gradient of a gradient")
+    return (
+        tuple(locate(t) if o is None else Grad(0) for t, o in zip(tensors, owner_of)),
+        tuple(None if o is None else locate(o) for o in owner_of),
+    )

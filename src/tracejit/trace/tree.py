@@ -1,0 +1,182 @@
+"""Running what was recorded: traces of one function, chosen by the call's key, by guards, and by what Python saw in the data.
+
+A trace is pure until its last check has passed: it computes new arrays and compares what Python looked at; where a value
+differs it leaves by that check (`Miss`) and nothing has happened, so another trace, or plain Python, starts clean. Then, in one
+go that cannot fail: updates are stored (by the executable), versions counted up, `.grad` slots set, outputs built.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracejit.codegen.compile import Executable, Miss, build
+from tracejit.ir.graph import Graph
+from tracejit.passes.pipeline import optimize
+from tracejit.passes.remat import split
+from tracejit.trace.domain import Array, Domain
+from tracejit.trace.guard import bits
+from tracejit.trace.key import Call
+from tracejit.trace.outputs import Argument, Result
+from tracejit.trace.recording import Outcome, Recording, overlapping
+
+__all__ = ["Bucket", "Hit", "Left", "Trace", "compile_trace"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A compiled call succeeded."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A compiled call left at a check: what Python would have seen up to and including it."""
+
+    seen: tuple[Outcome, ...]
+    where: str | None
+    value: Any
+
+
+@dataclass(eq=False)
+class Trace:
+    """A recording with its machine code."""
+
+    recording: Recording
+    graph: Graph
+    executable: Executable
+    backward: Executable | None
+    saved: tuple[tuple[bool, int], ...]  # for each saved value: (is a parameter, which parameter or output)
+    hits: int = 0
+    misses: int = 0
+    used: int = 0  # number of the call that used it last
+    checked: tuple[weakref.ref[Any], ...] = ()  # the arrays for which overlap was last ruled out
+
+    def run(self, domain: Domain, call: Call) -> Hit | Left | str:
+        """The call's result; or where it left; or why it cannot run (memory is shared in a way it was not recorded with)."""
+        rec = self.recording
+        tensors = resolve(domain, rec, call)
+        if tensors is None:
+            return "a tensor it was recorded with is gone"
+        if any(rec.owners) and (len({id(t) for t in tensors}) < len(tensors) or any(id(t) in rec.outside for t, o in zip(tensors, rec.owners) if o)):
+            return "a .grad is also known by another name"
+        arrays = [domain.array(t) for t in tensors]
+        if rec.updates and self.overlaps(domain, tensors, arrays):
+            return "a written tensor shares memory with another one"
+        try:
+            out = self.executable(arrays)
+        except Exception as e:  # nothing was written: plain Python will say what is wrong, or find that nothing is
+            return f"the compiled code raised {type(e).__name__}: {e}"
+        if isinstance(out, Miss):
+            self.misses += 1
+            check = rec.checks[out.check]
+            value = python_value(out.value)
+            seen = (*((c.kind, bits(c.value)) for c in rec.checks[: out.check]), (check.kind, bits(value)))
+            return Left(seen, check.where, value)
+        for at, _ in rec.updates:
+            domain.written(tensors[at])
+        made = rec.plan.build(domain, call, out)
+        if rec.backward is not None:
+            self.attach(domain, tensors, arrays, made, out)
+        rec.plan.finish(domain, made)
+        for owner, value in rec.grads:
+            domain.set_grad(made[owner], None if value is None else made[value])
+        self.hits += 1
+        return Hit(made[rec.root])
+
+    def overlaps(self, domain: Domain, tensors: Sequence[Any], arrays: Sequence[Array]) -> bool:
+        """Whether a written tensor shares memory with another; arrays seen before are not looked at again."""
+        if len(self.checked) == len(arrays) and all(r() is a for r, a in zip(self.checked, arrays)):
+            return False
+        if overlapping(domain, [tensors[i] for i, _ in self.recording.updates], list(tensors)):
+            return True
+        self.checked = tuple(map(weakref.ref, arrays))
+        return False
+
+    def attach(self, domain: Domain, tensors: Sequence[Any], arrays: Sequence[Array], made: list[Any], out: Sequence[Array]) -> None:
+        """Give the outputs that carry gradients their one tape entry."""
+        rec, back = self.recording, self.backward
+        assert rec.backward is not None and back is not None
+        outputs = [made[e] for e in rec.backward.entries]
+        saved = [arrays[i] if is_param else out[i] for is_param, i in self.saved]
+        by_output = {e.index: made[k] for k, e in enumerate(rec.plan.entries) if isinstance(e, Result)}
+        watched = [tensors[i] if is_param else by_output.get(i) for is_param, i in self.saved]
+
+        def run(saved: Sequence[Array], cotangents: Sequence[Array]) -> Sequence[Array]:
+            found = back([*cotangents, *saved])
+            assert not isinstance(found, Miss)
+            return found
+
+        positions = [rec.plan.entries[e].index for e in rec.backward.entries]  # type: ignore[union-attr]
+        replay: Any = rec.not_replayable or (Graph(rec.name, rec.params, rec.outputs), tuple(tensors), positions)
+        guards = [t for t in watched if t is not None]
+        if not isinstance(replay, str):
+            guards = list({id(t): t for t in (*guards, *tensors)}.values())
+        domain.attach([tensors[i] for i in rec.backward.sources], outputs, saved, run, replay, guards)
+
+
+def resolve(domain: Domain, rec: Recording, call: Call) -> list[Any] | None:
+    """The tensors behind the parameters in this call; None where one is gone."""
+    found: list[Any] = []
+    for s, owner in zip(rec.sources, rec.owners):
+        if owner is not None:
+            t = call.tensors[owner.index] if isinstance(owner, Argument) else owner.get()
+            t = None if t is None else domain.get_grad(t)
+        else:
+            t = call.tensors[s.index] if isinstance(s, Argument) else s.get()
+        if t is None:
+            return None
+        found.append(t)
+    return found
+
+
+def python_value(x: Any) -> Any:
+    """What a failed check saw, as the Python number a recording would have seen."""
+    return x if type(x) in (bool, int, float) else float(x) if x.dtype.kind not in "biu" else x.item()
+
+
+def compile_trace(rec: Recording, backend: str) -> Trace:
+    """Passes and code generation for a recording. Raises what the backend raises."""
+    ends = (*rec.outputs, *(n for _, n in rec.updates), *(c.node for c in rec.checks))
+    n, saved, back = len(rec.outputs), (), None
+    extra: tuple[Any, ...] = ()
+    if rec.backward is not None:
+        parts = split(ends, rec.backward.gradients, rec.params, rec.backward.cotangents, name=rec.name)
+        written = {at for at, _ in rec.updates}
+        at_param = {p: i for i, p in enumerate(rec.params) if i not in written}  # what is overwritten is saved as it was
+        at_output = {o: i for i, o in enumerate(rec.outputs)}
+        extra = tuple(s for s in parts.saved if s not in at_param and s not in at_output)
+        new = {s: n + i for i, s in enumerate(extra)}
+        saved = tuple((True, at_param[s]) if s in at_param else (False, at_output[s] if s in at_output else new[s]) for s in parts.saved)
+        back = build(optimize(parts.backward), backend=backend)
+    graph = Graph(rec.name, rec.params, (*ends, *extra))
+    graph = optimize(graph)
+    first_check = n + len(rec.updates)
+    executable = build(
+        graph,
+        updates={n + k: at for k, (at, _) in enumerate(rec.updates)},
+        checks=[(first_check + k, c.value) for k, c in enumerate(rec.checks)],
+        backend=backend,
+    )
+    return Trace(rec, graph, executable, back, saved)
+
+
+@dataclass(eq=False)
+class Bucket:
+    """What is known about calls of one key."""
+
+    pins: tuple[Any, ...] = ()  # objects whose ids are in the key: themselves, or weak references that end this bucket
+    traces: list[Trace] = field(default_factory=list[Trace])
+    pending: list[Recording] = field(default_factory=list[Recording])  # recorded once
+    eager: Counter[tuple[Outcome, ...]] = field(default_factory=Counter[tuple[Outcome, ...]])  # what Python saw -> refusals there
+    reason: str = ""  # of the last refusal
+    recordings: int = 0
+    hits: int = 0
+
+    def may_record(self) -> bool:
+        """Recording must pay: a function that sees something new in every call goes eager."""
+        return self.recordings < 12 + self.hits // 4
