@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 
+import numpy as np
 import pytest
 
 import tracejit as tj
@@ -54,6 +56,22 @@ def test_epochs_must_be_positive(epochs, capsys):
     with pytest.raises(SystemExit):
         cli.main(["demo", "--epochs", epochs])
     assert "is not a positive number" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_demo_reads_idx_files(tmp_path, capsys):
+    draw = np.random.default_rng(0)
+    for part, count in (("train", 192), ("t10k", 64)):
+        for name, array in (
+            ("images-idx3", draw.integers(0, 256, (count, 28, 28), np.uint8)),
+            ("labels-idx1", draw.integers(0, 10, count, np.uint8)),
+        ):
+            header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+            (tmp_path / f"{part}-{name}-ubyte").write_bytes(header + array.tobytes())
+    status = cli.main(["demo", "--data", str(tmp_path), "--epochs", "1", "--out", str(tmp_path / "f.tj")])
+    out = capsys.readouterr().out
+    assert status == 0, out
+    assert "192 images to train, 64 to test" in out
 
 
 @pytest.mark.slow

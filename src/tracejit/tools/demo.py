@@ -7,6 +7,7 @@ fresh process that cannot import the model's source.
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -96,7 +97,7 @@ def demo(folder: str | None = None, epochs: int | None = None, out: str = "digit
     count = epochs or (30 if folder is None else 3)
     _heading(report, f"tracejit {tj.__version__} on {platform.machine()}, Python {platform.python_version()}")
     report.line("data", f"{data.name}: {len(data.train[1])} images to train, {len(data.test[1])} to test")
-    report.line("threads", str(tj.get_num_threads()))
+    report.line("threads", str(tj.get_num_threads() or os.cpu_count()))
     _compare(report, data)
     model, step = _train(report, data, count)
     accuracy = _accuracy(model, data)
