@@ -254,6 +254,22 @@ def test_worker_init_runs_in_each_worker(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["0", "1"]
 
 
+class Compiled(Squares):
+    def __getitem__(self, i):
+        return twice(tj.full((100, 100), float(i)))
+
+
+@tj.compile
+def twice(x):
+    return (x * 2 + 1).sum(0)
+
+
+def test_workers_run_compiled_code_of_a_parent_that_did_too():
+    want = [Compiled()[i].tolist() for i in range(8)]
+    assert twice.compiled_calls > 0
+    assert [x.tolist() for x in data.DataLoader(Compiled(8), batch_size=None, num_workers=2)] == want
+
+
 def test_exception_of_a_worker_arrives_with_its_traceback():
     with pytest.raises(KeyError, match="nine is broken") as caught:
         list(data.DataLoader(Broken(), 4, num_workers=2))

@@ -414,6 +414,15 @@ def test_gradient_inside_the_function_is_exported(tmp_path):
     assert f(tj.tensor([1.0, 2.0])).tolist() == [3, 12]
 
 
+def test_compiled_function_is_exported_as_what_it_is(tmp_path):
+    net = tj.compile(tj.nn.Linear(3, 2))
+    for _ in range(5):
+        net(tj.ones(1, 3))
+    f = through_file(net, (tj.ones(1, 3),), tmp_path)
+    assert repr(f) == "<exported Linear(input: f32[1, 3]) -> f32[1, 2]>"
+    assert set(f.weights) == {"weight", "bias"}
+
+
 def test_format_1_stays_readable():
     f = tj.export.load(COMPAT / "format-1.tj")
     x, shift = tj.arange(9).reshape(3, 3).float(), tj.tensor([1.0, 2.0])

@@ -18,6 +18,7 @@ from tracejit.ir.graph import Graph
 from tracejit.ir.printer import fingerprint
 from tracejit.tensor import Tensor
 from tracejit.tensor.creation import from_numpy
+from tracejit.trace.compile import Compiled
 
 __all__ = ["save"]
 
@@ -36,6 +37,7 @@ def save(fn: Callable[..., Any], example_args: Any, path: str | os.PathLike[str]
     is refused; an `if` on a size between or beyond those cannot be seen. Raises ExportError naming the line that cannot
     be exported.
     """
+    fn = fn.function if isinstance(fn, Compiled) else fn
     args = tuple(example_args) if isinstance(example_args, (tuple, list)) else (example_args,)
     spec, leaves = flatten(args, lambda v: isinstance(v, Tensor), "args")
     assert isinstance(spec, Items)
