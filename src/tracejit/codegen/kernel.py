@@ -8,9 +8,9 @@
 Values are Nodes of rank 0: the IR's own pointwise ops, `inside` and `position` (ops/loop.py), and the two leaves below:
 `load`, an element of an operand, and `slot`, the finished result of an earlier stage's accumulator. So one form covers
 pointwise work (one stage, no axes), reductions over rows or columns, and rows that are read several times, as softmax
-and layer_norm do. The vector axis is the last outer axis (`lanes == "outer"`: each lane is a point of its own, and
-reductions run down columns) or the last axis of each stage (`lanes == "inner"`: a point is a row, and its
-accumulators are combined across lanes when the stage ends).
+and layer_norm do. Vectors are cut from the last `joint` outer axes, counted as one (`lanes == "outer"`: each lane is a
+point of its own, and reductions run down columns), or from the last axis of each stage (`lanes == "inner"`: a point is a
+row, and its accumulators are combined across lanes when the stage ends).
 
 The printed form is complete: two kernels that print alike are the same machine code. Buffers are numbered, never named.
 """
@@ -29,7 +29,12 @@ from tracejit.ir.op import Op
 from tracejit.ir.types import TensorType, Type
 from tracejit.ops.loop import Inside, Position
 
-__all__ = ["Accumulator", "Buffer", "Kernel", "Load", "Slot", "Stage", "Store", "axes_of", "scalars", "show"]
+__all__ = ["COST", "Accumulator", "Buffer", "Kernel", "Load", "Slot", "Stage", "Store", "axes_of", "scalars", "show"]
+
+
+# What computing an element costs, in additions; 1 where it is not listed.
+COST = {"div": 4, "sqrt": 4, "floordiv": 8, "mod": 8, "random_bits": 60}
+COST |= dict.fromkeys(("exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf", "pow", "atan2"), 10)
 
 
 @dataclass(frozen=True)
@@ -111,13 +116,7 @@ class Kernel:
     stages: tuple[Stage, ...]
     buffers: tuple[Buffer, ...]
     lanes: str  # "outer" or "inner"
-
-    @property
-    def vector_axes(self) -> tuple[Axis, ...]:
-        """The axes that are cut into vectors, one of the outer ones or one of each stage."""
-        if self.lanes == "outer":
-            return self.outer[-1:]
-        return tuple(s.axes[-1] for s in self.stages if s.axes)
+    joint: int = 1
 
     def __str__(self) -> str:
         return show(self)
@@ -159,7 +158,7 @@ def show(kernel: Kernel) -> str:
     """The kernel as a loop nest, in the value syntax of the IR."""
     printer = _Printer()
     head = ", ".join(f"{b.use} {b.dtype.name}[{b.size}] a{k}" for k, b in enumerate(kernel.buffers))
-    out = [f"kernel({head}) lanes={kernel.lanes} {{"]
+    out = [f"kernel({head}) lanes={kernel.lanes} joint={kernel.joint} {{"]
     pad = "  "
     for axis in kernel.outer:
         out.append(f"{pad}for {printer.axis(axis)} in {axis.extent}:  # parallel")

@@ -23,7 +23,8 @@ from itertools import count
 from math import prod
 from typing import Any, Protocol
 
-from tracejit.codegen.kernel import Accumulator, Buffer, Kernel, Load, Slot, Stage, Store, indices, scalars
+from tracejit.codegen.kernel import COST, Accumulator, Buffer, Kernel, Load, Slot, Stage, Store, indices, scalars
+from tracejit.codegen.lanes import choose_lanes
 from tracejit.codegen.views import View
 from tracejit.codegen.place import At, Hole, NeedSplit, bounds, flatten, hole, holes, key, operands, place, reshaped, strides_of
 from tracejit.ir.dim import Shape
@@ -39,9 +40,6 @@ __all__ = ["Call", "Launch", "Schedule", "schedule"]
 
 Supports = Callable[[Op, Sequence[DType]], bool]
 
-# What computing an element costs, in additions; movement costs nothing. Decides what is worth keeping.
-COST = {"div": 4, "sqrt": 4, "floordiv": 8, "mod": 8, "random_bits": 60}
-COST |= dict.fromkeys(("exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf", "pow", "atan2"), 10)
 CHEAP = 2  # recomputing this much beats a trip through memory
 DEEPEST = 64  # pulled nodes in a chain, before one is stored
 LARGEST = 400  # scalar operations in a kernel
@@ -650,8 +648,8 @@ class _Builder:
             values = [(a, self.slot_node(a) if a.kind else self.rewrite(a, last + 1)) for a in ends]
             rows = [Store(self.buffer(a.node, "out"), self.ordered(renamed(a.index, self.rename(a))), v) for a, v in values]
             stages.append(Stage((), (), tuple(rows)))
-        kernel = Kernel(self.kept, tuple(stages), tuple(self.buffers), self.lanes())
-        return Launch(collapse(kernel), tuple(self.operands))
+        kernel = collapse(Kernel(self.kept, tuple(stages), tuple(self.buffers), "outer"))
+        return Launch(choose_lanes(kernel), tuple(self.operands))
 
     def full_store(self, a: Anchor, value: Node) -> list[Store]:
         """Where the value of each point goes: to memory, to a row buffer, or nowhere."""
@@ -752,19 +750,6 @@ class _Builder:
     def ordered(self, index: Index) -> Index:
         """Terms in the order of the loops, so that equal indices are equal."""
         return Index(tuple(sorted(index.terms, key=lambda t: self.g.space.index(t[0]))), index.constant)
-
-    def lanes(self) -> str:
-        """Rows that run on in memory are cut into vectors; otherwise neighbouring points share one."""
-        if not self.inner:
-            return "outer"
-        if not self.kept:
-            return "inner"
-        if self.g.space[-1] in self.kept:
-            return "outer"
-        columns = extents(self.kept)[-1]
-        if any(a.node.op.name in REDUCTIONS - OVER_AXES for a in self.g.anchors):
-            return "outer" if columns >= 4 else "inner"
-        return "outer" if extents(self.inner)[-1] < 8 <= columns else "inner"
 
 
 def with_axes(op: Op, rename: Mapping[Axis, Axis]) -> Op:

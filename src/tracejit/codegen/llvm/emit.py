@@ -19,6 +19,7 @@ from functools import cached_property
 from math import inf, prod
 
 from tracejit.codegen.kernel import Accumulator, Buffer, Kernel, Load, Slot, Stage, Store, axes_of, scalars
+from tracejit.codegen.lanes import step
 from tracejit.codegen.llvm import vectormath
 from tracejit.codegen.llvm.text import Function, Module, Type, Value, f32, f64, i1, i8, i16, i32, i64, of, ptr
 from tracejit.errors import BackendError
@@ -67,39 +68,50 @@ class Plan:
     @cached_property
     def width(self) -> int:
         """Lanes: two registers of the widest type, fewer where the vector axis is short."""
-        if not self.kernel.vector_axes:
+        if not self.lengths:
             return 1
         roots = [v for s in self.kernel.stages for v in (*(a.value for a in s.accumulators), *(t.value for t in s.stores))]
         widest = max((n.dtype.itemsize for n in scalars(roots) if n.dtype.kind == "f"), default=4)
         width = 2 * self.bits // (8 * max(widest, 4))
-        longest = max(extent(a.extent) for a in self.kernel.vector_axes)
-        while width > 4 and longest <= width // 2:
+        while width > 4 and max(self.lengths) <= width // 2:
             width //= 2
         return width
 
     @cached_property
-    def vector(self) -> Axis | None:
-        """The vector axis of every stage, where it is an outer one."""
-        return self.kernel.outer[-1] if self.kernel.lanes == "outer" and self.kernel.outer else None
+    def vector(self) -> tuple[Axis, ...]:
+        """The outer axes that vectors are cut from."""
+        return self.kernel.outer[-self.kernel.joint :] if self.kernel.lanes == "outer" else ()
+
+    @cached_property
+    def length(self) -> int:
+        """Points of the outer vector axes."""
+        return prod(extent(a.extent) for a in self.vector)
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Elements that vectors are cut from, in each place."""
+        if self.kernel.lanes == "outer":
+            return [self.length] if self.vector else []
+        return [extent(s.axes[-1].extent) for s in self.kernel.stages if s.axes]
 
     @cached_property
     def chunk(self) -> int:
-        """Elements of the outer vector axis in one unit."""
-        if self.vector is None:
+        """Points of the outer vector axes in one unit."""
+        if not self.vector:
             return 1
         if any(s.axes for s in self.kernel.stages):
             return self.width
-        return max(self.width, min(CHUNK, round_up(extent(self.vector.extent), self.width)))
+        return max(self.width, min(CHUNK, round_up(self.length, self.width)))
 
     @cached_property
     def chunks(self) -> int:
-        """Units along the outer vector axis."""
-        return 1 if self.vector is None else -(-extent(self.vector.extent) // self.chunk)
+        """Units along the outer vector axes."""
+        return -(-self.length // self.chunk) if self.vector else 1
 
     @cached_property
     def rest(self) -> tuple[Axis, ...]:
         """Outer axes that are counted by the unit number."""
-        return self.kernel.outer[:-1] if self.vector is not None else self.kernel.outer
+        return self.kernel.outer[: len(self.kernel.outer) - len(self.vector)]
 
     @cached_property
     def offsets(self) -> dict[int, int]:
@@ -109,7 +121,7 @@ class Plan:
         for k, b in enumerate(self.kernel.buffers):
             if b.use == "row":
                 out[k] = at
-                at += round_up((extent(b.size) + 1) * self.width * b.dtype.itemsize if self.vector is not None else
+                at += round_up((extent(b.size) + 1) * self.width * b.dtype.itemsize if self.vector else
                                (extent(b.size) + self.width) * b.dtype.itemsize, 64)  # fmt: skip
         out[-1] = at
         return out
@@ -210,9 +222,11 @@ class _Emitter:
         self.plan, self.kernel, self.width = plan, plan.kernel, plan.width
         self.f = module.function(name, None, {"args": ptr, "lo": i64, "hi": i64, "scratch": ptr})
         self.scopes: list[dict[Node, Value]] = [{}]
+        self.coordinates: list[dict[Axis, Value]] = [{}]  # of lanes, in each scope
         self.level: dict[Axis, int] = {}  # the scope in which an axis has a value
         self.axes: dict[Axis, Value] = {}
-        self.vector: Axis | None = plan.vector
+        self.vector: tuple[Axis, ...] = plan.vector
+        self.at: Value | None = None  # lane 0, counted along the vector axes
         self.active: Value | None = None  # lanes that exist, where that may be fewer than all
         self.slots: list[Value] = []
         self.stack: dict[Type, Value] = {}
@@ -234,10 +248,10 @@ class _Emitter:
             rest = f.emit(f"udiv i64 {unit.name}, {plan.chunks}", i64) if plan.chunks > 1 else unit
             self.split(rest)
             with self.scope(*plan.rest):
-                if plan.vector is None:
-                    self.stages()
+                if plan.vector:
+                    self.block(chunk)
                 else:
-                    self.block(plan.vector, chunk)
+                    self.stages()
         f.ret()
         f.lines[entry:entry] = [  # stack memory for side paths: in the entry block, so once per call
             f"  {v.name} = alloca {t}, align 64" for t, v in self.stack.items()
@@ -252,31 +266,34 @@ class _Emitter:
         if self.plan.rest:
             self.axes[self.plan.rest[0]] = number
 
-    def block(self, vector: Axis, chunk: Value | None) -> None:
-        """The vectors of one chunk of the outer vector axis."""
-        n = extent(vector.extent)
+    def block(self, chunk: Value | None) -> None:
+        """The vectors of one chunk of the outer vector axes."""
+        n = self.plan.length
         lo = chunk * self.plan.chunk if chunk is not None else 0
         hi = self.f.minimum(lo + self.plan.chunk, n) if isinstance(lo, Value) else min(n, self.plan.chunk)
-        with self.f.loop(lo, hi, self.width) as at, self.lanes(vector, at), self.scope(vector):
+        with self.f.loop(lo, hi, self.width) as at, self.lanes(self.plan.vector, at), self.scope(*self.plan.vector):
             self.stages()
 
     @contextmanager
-    def lanes(self, axis: Axis, at: Value) -> Iterator[None]:
-        """Inside, `axis` is cut into vectors and `at` is the position of lane 0."""
-        self.axes[axis] = at
-        before, self.active = self.active, None
-        if (n := extent(axis.extent)) % self.width:
-            self.active = n - at
+    def lanes(self, group: tuple[Axis, ...], at: Value) -> Iterator[None]:
+        """Inside, `group` is cut into vectors and `at` is the number of lane 0's point."""
+        for axis in group:
+            self.axes[axis] = at  # stands for "known from here on": indices count the group as one
+        before = self.vector, self.at, self.active
+        n = prod(extent(a.extent) for a in group)
+        self.vector, self.at, self.active = group, at, (n - at if n % self.width else None)
         yield
-        self.active = before
+        self.vector, self.at, self.active = before
 
     @contextmanager
     def scope(self, *axes: Axis) -> Iterator[None]:
         for axis in axes:
             self.level[axis] = len(self.scopes)
         self.scopes.append({})
+        self.coordinates.append(dict(self.coordinates[-1]))
         yield
         self.scopes.pop()
+        self.coordinates.pop()
 
     # ------------------------------------------------------------ stages
 
@@ -287,7 +304,7 @@ class _Emitter:
     def stage(self, stage: Stage) -> None:
         order = scalars([*(a.value for a in stage.accumulators), *(s.value for s in stage.stores)])
         if self.kernel.lanes == "inner":
-            self.vector = stage.axes[-1] if stage.axes else None
+            self.vector = stage.axes[-1:]
         self.varying = self.find_varying(order)
         self.base = len(self.scopes)
         carry = [v for a in stage.accumulators for v in self.identity(a, stage)]
@@ -302,11 +319,11 @@ class _Emitter:
         """The values whose lanes may differ."""
         out: set[Node] = set()
         for n in order:
-            if self.vector in axes_of(n.op) or any(i in out for i in n.inputs):
+            if not axes_of(n.op).isdisjoint(self.vector) or any(i in out for i in n.inputs):
                 out.add(n)
-            elif isinstance(n.op, Slot) and self.plan.vector is not None:
+            elif isinstance(n.op, Slot) and self.plan.vector:
                 out.add(n)
-            elif isinstance(n.op, Load) and self.plan.vector is not None and self.kernel.buffers[n.op.buffer].use == "row":
+            elif isinstance(n.op, Load) and self.plan.vector and self.kernel.buffers[n.op.buffer].use == "row":
                 out.add(n)
         return out
 
@@ -319,11 +336,11 @@ class _Emitter:
             return carry
         axis = stage.axes[depth]
         n = extent(axis.extent)
-        if axis is self.vector:
-            with self.f.carrying(0, n, carry, self.width) as loop, self.lanes(axis, loop.index), self.scope(axis):
+        if axis in self.vector:
+            with self.f.carrying(0, n, carry, self.width) as loop, self.lanes((axis,), loop.index), self.scope(axis):
                 loop.carry = self.nest(stage, depth + 1, loop.carry, order)
             return loop.carry
-        if n <= 4 and prod(extent(a.extent) for a in stage.axes if a is not self.vector) <= 16:
+        if n <= 4 and prod(extent(a.extent) for a in stage.axes if a not in self.vector) <= 16:
             for k in range(n):  # a window: no loop at all
                 self.axes[axis] = self.f.value(k, i64)
                 with self.scope(axis):
@@ -338,10 +355,13 @@ class _Emitter:
         """Every value of `order` that is known by now and not computed yet, in the scope it belongs to: this one."""
         here = len(self.scopes) - 1
         due = [n for n in order if not self.has(n) and (last or self.depth(n) <= here)]
-        self.loads([n for n in due if isinstance(n.op, Load) and not n.inputs and n in self.varying])
+        self.loads([n for n in due if isinstance(n.op, Load) and not n.inputs and n in self.varying and self.is_even(n.op)])
         for n in due:
             if n not in self.scopes[here]:
                 self.scopes[here][n] = self.operation(n)
+
+    def is_even(self, op: Load) -> bool:
+        return self.kernel.buffers[op.buffer].use == "row" or self.along(op.index) is not None
 
     def has(self, n: Node) -> bool:
         return any(n in s for s in self.scopes)
@@ -391,15 +411,19 @@ class _Emitter:
         return self.f.call(vectormath.symbol(op.name, t, self.width), args[0].type, *args)
 
     def index(self, index: Index) -> Value:
-        """The position of lane 0."""
+        """The position of lane 0; of an uneven index, without the vector axes."""
         out: Value | int = extent(index.constant)
         for axis, c in index.terms:
-            out = self.axes[axis] * extent(c) + out if extent(c) != 1 else self.axes[axis] + out
+            if axis not in self.vector:
+                out = self.axes[axis] * extent(c) + out if extent(c) != 1 else self.axes[axis] + out
+        if by := self.along(index):
+            assert self.at is not None
+            out = self.at * by + out if by != 1 else self.at + out
         return self.f.value(out, i64)
 
-    def along(self, index: Index) -> int:
-        """How far the index moves from lane to lane."""
-        return extent(dict(index.terms).get(self.vector, 0)) if self.vector is not None else 0
+    def along(self, index: Index) -> int | None:
+        """How far the index moves from lane to lane; None where that is uneven."""
+        return step(index, self.vector)
 
     def lane_numbers(self, type: Type, step: int) -> Value:
         if self.width == 1:
@@ -408,8 +432,32 @@ class _Emitter:
         return Value(self.f, f"<{numbers}>", type.wide(self.width))
 
     def position(self, index: Index, type: Type = i64) -> Value:
+        """The position of each lane."""
         out = self.index(index).cast(type).splat(self.width)
-        return out + self.lane_numbers(type, step) if (step := self.along(index)) else out
+        by = self.along(index)
+        if by is not None:
+            return out + self.lane_numbers(type, by) if by else out
+        for axis, c in index.terms:
+            if axis in self.vector:
+                place = self.coordinate(axis).cast(type)
+                out = out + (place * extent(c) if extent(c) != 1 else place)
+        return out
+
+    def coordinate(self, axis: Axis) -> Value:
+        """Each lane's place along one of several vector axes."""
+        known = self.coordinates[-1]
+        if axis not in known:
+            assert self.at is not None
+            t = i32 if self.plan.length < 1 << 30 else i64
+            v = self.at.cast(t).splat(self.width) + self.lane_numbers(t, 1)
+            k = self.vector.index(axis)
+            below = prod(extent(a.extent) for a in self.vector[k + 1 :])
+            if below > 1:
+                v = self.f.emit(f"udiv {v.type} {v.name}, {v.type.constant(below)}", v.type)
+            if k:
+                v = self.f.emit(f"urem {v.type} {v.name}, {v.type.constant(extent(axis.extent))}", v.type)
+            known[axis] = v
+        return known[axis]
 
     def inside(self, op: Inside) -> Value:
         out: Value | None = None
@@ -435,19 +483,22 @@ class _Emitter:
             if not op.safe:
                 at = f.maximum(f.minimum(at, last), 0)
             return self.widen(f.load(t, f.element(self.pointers[op.buffer], at, t)).splat(self.width), op.dtype)
-        if not any(i in self.varying for i in n.inputs):
+        if not any(i in self.varying for i in n.inputs) and self.along(op.index) is not None:
             at = self.index(op.index)
             for i, c in zip(n.inputs, op.strides, strict=True):
                 at = at + self.first(self.get(i)) * extent(c)
-            ok = self.fits(at, self.along(op.index), extent(buffer.size))
+            by = self.along(op.index)
+            assert by is not None
+            ok = self.fits(at, by, extent(buffer.size))
             return self.widen(self.diamond(ok, [(op, at)])[0], op.dtype)
-        flat = self.position(op.index)
+        flat = self.position(op.index, i32 if last < 1 << 30 and not n.inputs else i64)
         for i, c in zip(n.inputs, op.strides, strict=True):
             flat = flat + self.get(i) * extent(c)
-        flat = f.maximum(f.minimum(flat, f.value(last, flat.type)), 0)
+        if not op.safe or self.active is not None:
+            flat = f.maximum(f.minimum(flat, f.value(last, flat.type)), 0)
         out = f.value(0, t.wide(self.width))
         for k in range(self.width):
-            at = flat.lane(k) if self.width > 1 else flat
+            at = (flat.lane(k) if self.width > 1 else flat).cast(i64)
             one = f.load(t, f.element(self.pointers[op.buffer], at, t))
             out = out.insert(one, k) if self.width > 1 else one
         return self.widen(out, op.dtype)
@@ -470,13 +521,14 @@ class _Emitter:
             if op.safe and self.active is None:
                 self.scopes[-1][n] = self.widen(self.direct(op, at), op.dtype)
                 continue
-            size = extent(buffer.size)
-            if size <= abs(self.along(op.index)) * (self.width - 1):  # shorter than a vector
+            size, by = extent(buffer.size), self.along(op.index)
+            assert by is not None
+            if size <= abs(by) * (self.width - 1):  # shorter than a vector
                 self.scopes[-1][n] = self.widen(self.clamped(op, at), op.dtype)
                 continue
             checked.append((n, op, at))
             if (op.index, size) not in tests:
-                tests[op.index, size] = self.fits(at, self.along(op.index), size)
+                tests[op.index, size] = self.fits(at, by, size)
         if not checked:
             return
         ok, *others = tests.values()
@@ -512,16 +564,17 @@ class _Emitter:
 
     def direct(self, op: Load, at: Value) -> Value:
         """All lanes, known to lie in the buffer."""
-        f, t, base, step = self.f, memory(op.dtype), self.pointers[op.buffer], self.along(op.index)
-        if self.width == 1 or step == 1:
+        f, t, base, by = self.f, memory(op.dtype), self.pointers[op.buffer], self.along(op.index)
+        assert by is not None
+        if self.width == 1 or by == 1:
             return f.load(t.wide(self.width), f.element(base, at, t))
-        if step == -1:
+        if by == -1:
             v = f.load(t.wide(self.width), f.element(base, at - (self.width - 1), t))
             return v.shuffle(v, range(self.width - 1, -1, -1))
         out = f.value(0, t.wide(self.width))
         address = f.element(base, at, t)
         for k in range(self.width):
-            out = out.insert(f.load(t, f.element(address, step * k, t)), k)
+            out = out.insert(f.load(t, f.element(address, by * k, t)), k)
         return out
 
     def clamped(self, op: Load, at: Value) -> Value:
@@ -533,7 +586,7 @@ class _Emitter:
             return f.masked_load(t.wide(self.width), f.element(self.pointers[op.buffer], at, t), there)
         to = self.spill(t)
         f.call(
-            f"tj_gather{t.bytes}", None, self.pointers[op.buffer], at, f.value(self.along(op.index), i64),
+            f"tj_gather{t.bytes}", None, self.pointers[op.buffer], at, f.value(self.along(op.index) or 0, i64),
             f.value(last, i64), to, f.value(self.width, i64),
         )  # fmt: skip
         return f.load(t.wide(self.width), to)
@@ -547,7 +600,7 @@ class _Emitter:
         """Address in a row buffer; where lanes are outer points, each element of the row is a whole vector."""
         at = self.index(index)
         t = memory(self.kernel.buffers[buffer].dtype)
-        return self.f.element(self.pointers[buffer], at * self.width if self.plan.vector is not None else at, t)
+        return self.f.element(self.pointers[buffer], at * self.width if self.plan.vector else at, t)
 
     def stores(self, stores: Sequence[Store]) -> None:
         ragged: list[tuple[Value, Value, int]] = []
@@ -558,33 +611,34 @@ class _Emitter:
                 self.f.store(v, self.row(s.buffer, s.index))
                 continue
             address = self.f.element(self.pointers[s.buffer], self.index(s.index), t)
-            step = self.along(s.index)
-            if step == 0:
+            by = self.along(s.index)
+            assert by is not None, "a store whose lanes lie unevenly"
+            if by == 0:
                 self.f.store(self.first(v), address)
-            elif self.active is None and (step == 1 or self.width == 1):
+            elif self.active is None and (by == 1 or self.width == 1):
                 self.f.store(v, address)
             else:
-                ragged.append((v, address, step))
+                ragged.append((v, address, by))
         straight = [r for r in ragged if r[2] == 1]
         if straight:
             assert self.active is not None
             full = self.active >= self.width
             with self.f.either(full) as sides:
                 for is_full in sides:
-                    for v, address, step in straight:
+                    for v, address, by in straight:
                         if is_full:
                             self.f.store(v, address)
                         else:
-                            self.scatter(v, address, step)
-        for v, address, step in ragged:
-            if step != 1:
-                self.scatter(v, address, step)
+                            self.scatter(v, address, by)
+        for v, address, by in ragged:
+            if by != 1:
+                self.scatter(v, address, by)
 
-    def scatter(self, v: Value, address: Value, step: int) -> None:
+    def scatter(self, v: Value, address: Value, by: int) -> None:
         at = self.spill(v.type.wide(1))
         self.f.store(v, at)
         n = self.f.value(self.width, i64) if self.active is None else self.f.minimum(self.active, self.width)
-        self.f.call(f"tj_scatter{v.type.bytes}", None, at, address, self.f.value(step, i64), n)
+        self.f.call(f"tj_scatter{v.type.bytes}", None, at, address, self.f.value(by, i64), n)
 
     def widen(self, v: Value, dtype: DType) -> Value:
         """From memory to register form."""
@@ -763,9 +817,9 @@ def convert(v: Value, source: DType, to: DType) -> Value:
     return round_to(v.cast(target.wide(1)), to)
 
 
-def remainder(v: Value, a: Value, b: Value, dtype: DType) -> tuple[Value, Value]:
+def remainder(a: Value, b: Value, dtype: DType) -> tuple[Value, Value]:
     """(a // b, a % b) rounded to minus infinity; both 0 where the integer b is 0."""
-    f = v.f
+    f = a.f
     if dtype.kind == "f":
         rest = f.emit(f"frem {a.type} {a.name}, {b.name}", a.type)
         nonzero = rest.ne(0.0)
@@ -791,6 +845,26 @@ def remainder(v: Value, a: Value, b: Value, dtype: DType) -> tuple[Value, Value]
     turned = r.ne(0) & ((b ^ r) < 0)
     q, r = turned.select(q - 1, q), turned.select(r + b, r)
     return zero.select(0, minus.select(-a, q)), zero.select(0, r)
+
+
+def power_of_two(n: Node) -> int | None:
+    """k where `n` is the integer constant 2**k."""
+    value = getattr(n.op, "value", getattr(getattr(n.op, "index", None), "constant", None))
+    if n.op.name == "position" and n.op.index.terms:  # type: ignore[attr-defined]
+        return None
+    if n.op.name in ("const", "position") and isinstance(value, int) and value > 0 and value & (value - 1) == 0:
+        return value.bit_length() - 1
+    return None
+
+
+def divided(e: _Emitter, n: Node, x: Sequence[Value]) -> Value:
+    """a // b or a % b; by powers of two a shift or a mask, which round down as they should."""
+    (a, b), d = x, n.dtype
+    if d.kind != "f" and (k := power_of_two(n.inputs[1])) is not None:
+        if n.op.name == "mod":
+            return a & ((1 << k) - 1)
+        return shift("ashr", a, e.f.value(k, a.type), d)
+    return remainder(a, b, d)[0 if n.op.name == "floordiv" else 1]
 
 
 def shift(op: str, a: Value, b: Value, dtype: DType) -> Value:
@@ -865,8 +939,8 @@ _POINTWISE: dict[str, Callable[[_Emitter, Node, Sequence[Value]], Value]] = {
     "sub": lambda e, n, x: x[0] - x[1],
     "mul": lambda e, n, x: x[0] & x[1] if n.dtype.kind == "b" else x[0] * x[1],
     "div": lambda e, n, x: x[0] / x[1],
-    "floordiv": lambda e, n, x: remainder(x[0], x[0], x[1], n.dtype)[0],
-    "mod": lambda e, n, x: remainder(x[0], x[0], x[1], n.dtype)[1],
+    "floordiv": divided,
+    "mod": divided,
     "maximum": maximum,
     "minimum": maximum,
     "bit_and": logical("and"),

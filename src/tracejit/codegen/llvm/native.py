@@ -25,6 +25,7 @@ from tracejit.codegen import arena
 from tracejit.codegen.kernel import Buffer, Kernel, Load, Stage, Store
 from tracejit.codegen.llvm import emit, library, vectormath
 from tracejit.codegen.llvm.text import Module
+from tracejit.codegen.prepare import prepare
 from tracejit.codegen.result import Checks, Miss, own, same_bits
 from tracejit.codegen.schedule import Call, Launch, Schedule, schedule
 from tracejit.ir.dtype import DType
@@ -71,6 +72,7 @@ StepLike = Launch | Call | Copy
 
 def assemble(graph: Graph, updates: Mapping[int, int], checks: Checks) -> Native:
     """The graph, whose shapes are known, as native code."""
+    graph = prepare(graph)
     plan = schedule(graph, emit.supports, library.match)
     return Native(graph, Layout(graph, plan, updates, checks), checks)
 
