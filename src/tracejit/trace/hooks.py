@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import abc
 import builtins
+import collections
 import functools
 import operator
 import sys
@@ -44,6 +45,7 @@ _C_CALLABLES = (
     types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType,
     types.ClassMethodDescriptorType,
 )  # fmt: skip
+_TupleGetter = type(collections.namedtuple("_", "field").field)  # type: ignore[attr-defined]  # reads a field of a namedtuple
 _PLAIN_ATTRIBUTES = frozenset(
     (*IMMUTABLE, list, dict, tuple, set, frozenset, slice, types.BuiltinFunctionType, types.MethodWrapperType,
      types.MethodDescriptorType, types.WrapperDescriptorType, types.GenericAlias, types.MappingProxyType, *FRESH_ITERATORS)
@@ -239,6 +241,8 @@ def _instance_attribute(r: Recorder, x: Any, t: type, name: str, raw: Any = None
             if isinstance(x, BaseException) and name in ("args", "__cause__", "__context__", "__traceback__"):
                 return getattr(x, name)
             return _odd(r, x, name)
+        if isinstance(raw, _TupleGetter) and isinstance(x, tuple):
+            return getattr(x, name)
         return bind(r, raw, x, t)
     if (space := instance_dict(x)) is not None:
         value = space.get(name, ABSENT)
@@ -1688,7 +1692,7 @@ def _net(r: Recorder) -> Callable[[types.FrameType, str, Any], None]:
         code = frame.f_code
         if (fine := known.get(id(code))) is None:
             name = frame.f_globals.get("__name__")
-            fine = known[id(code)] = is_instrumented(code) or is_library(name) or is_recorder(name)
+            fine = known[id(code)] = is_instrumented(code) or is_library(name) or is_recorder(name) or name == "abc"
             keep.append(code)
         if fine:
             return

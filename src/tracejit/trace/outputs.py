@@ -231,6 +231,17 @@ class Planner:
         found = self.known.get(id(x))
         return self.tensor(x) if found is None else found
 
+    def shown(self, root: int, others: Sequence[int]) -> set[int]:
+        """Entries that the caller gets to see, or whose place on the tape shows through a view."""
+        shown = {root, *others}
+        for i in reversed(range(len(self.entries))):
+            e = self.entries[i]
+            if isinstance(e, Built) and i in shown:
+                shown.update(e.items)
+            elif isinstance(e, View) and i in shown and e.taped:
+                shown.add(e.base)
+        return shown
+
     def signature(self) -> str:
         """Text that differs where two recordings of one path return different things."""
         return repr([f"Held {id(e.get())}" if isinstance(e, Held) else repr(e) for e in self.entries])

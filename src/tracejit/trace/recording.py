@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracejit import config
+from tracejit.errors import AutogradError
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.printer import fingerprint
@@ -41,7 +42,7 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Backward:
-    """The backward pass of the outputs that carry gradients."""
+    """The backward pass of the outputs that carry gradients. Without cotangents: its tape was freed inside the call."""
 
     entries: tuple[int, ...]  # plan entries of these outputs
     cotangents: tuple[Node, ...]
@@ -124,13 +125,15 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
     root = planner.entry(result)
     grads = tuple((planner.entry(t), None if g is None else planner.entry(g)) for t, g in r.grads.values())
     updates = _updates(r)
-    backward = _backward(r, planner)
+    backward = _backward(r, planner, root, grads)
     found = r.found()
     _check_names(r, call, found)
     cotangents = () if backward is None else backward.cotangents
     placeholders = set(cotangents)
     forward = [(p, t) for p, t in zip(builder.params, builder.sources) if p not in placeholders]
     params, tensors = tuple(p for p, _ in forward), [t for _, t in forward]
+    if builder.params[: len(params)] != list(params):
+        r.refuse("its gradient reads a tensor that the call did not")
     position = {id(t): i for i, t in enumerate(tensors)}
     reachable = r.reachable()
     sources, owners = _sources(r, call, tensors, reachable, link)
@@ -151,14 +154,7 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
         plan=planner.plan(),
         root=root,
         grads=grads,
-        backward=None
-        if backward is None
-        else Backward(
-            tuple(planner.fresh[i][0] for i in backward.outputs),
-            cotangents,
-            tuple(position[id(t)] for t in backward.sources),
-            backward.gradients,
-        ),
+        backward=backward,
         not_replayable=r.not_replayable or ("it writes outside tensors" if updates else None),
         guard=build_guard(r.cells.values(), domain, link),
         identities=tuple((i, id(t)) for i, t in enumerate(call.tensors) if id(t) in found),
@@ -201,15 +197,32 @@ def overlapping(domain: Domain, written: list[Any], all_tensors: list[Any]) -> b
     return False
 
 
-def _backward(r: Recorder, planner: Planner) -> Any:
-    fresh = [t for _, t in planner.fresh]
-    if r.reasons or not any(r.domain.has_tape(t) for t in fresh):
+def _backward(r: Recorder, planner: Planner, root: int, grads: tuple[tuple[int, int | None], ...]) -> Backward | None:
+    """The backward pass of the outputs that carry gradients, recorded while the recording is open."""
+    shown = planner.shown(root, [g for _, g in grads if g is not None])
+    carrying = [(e, t) for e, t in planner.fresh if e in shown and r.domain.has_tape(t)]
+    if r.reasons or not carrying:
         return None
-    found = r.domain.record_backward(r.builder, fresh, r.tape_start)
+    entries, tensors = [e for e, _ in carrying], [t for _, t in carrying]
+    looks = len(r.builder.checks)
+    try:
+        found = r.domain.record_backward(r.builder, tensors, r.tape_start)
+    except AutogradError:  # backward() ran inside and freed the tape: the outputs carry gradients that raise when asked for
+        del r.builder.checks[looks:]
+        if len(tensors) > 1:
+            r.refuse("returns several tensors that carry gradients, some of whose tape was freed")
+        return Backward(tuple(entries), (), (), ())
     if isinstance(found, str):
         r.refuse(found)
         return None
-    return found
+    if len(r.builder.checks) != looks:
+        r.refuse("its gradient depends on values that Python looks at")
+    if found is None:
+        return None
+    position = {id(t): i for i, t in enumerate(r.builder.sources)}
+    return Backward(
+        tuple(entries[i] for i in found.outputs), found.cotangents, tuple(position[id(t)] for t in found.sources), found.gradients
+    )
 
 
 def _check_names(r: Recorder, call: Call, found: Mapping[int, Any]) -> None:

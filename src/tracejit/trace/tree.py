@@ -100,8 +100,11 @@ class Trace:
     def attach(self, domain: Domain, tensors: Sequence[Any], arrays: Sequence[Array], made: list[Any], out: Sequence[Array]) -> None:
         """Give the outputs that carry gradients their one tape entry."""
         rec, back = self.recording, self.backward
-        assert rec.backward is not None and back is not None
+        assert rec.backward is not None
         outputs = [made[e] for e in rec.backward.entries]
+        if back is None:
+            domain.attach([], outputs, (), None, "its tape was freed inside the call").release()
+            return
         saved = [arrays[i] if is_param else out[i] for is_param, i in self.saved]
         by_output = {e.index: made[k] for k, e in enumerate(rec.plan.entries) if isinstance(e, Result)}
         watched = [tensors[i] if is_param else by_output.get(i) for is_param, i in self.saved]
@@ -144,7 +147,7 @@ def compile_trace(rec: Recording, backend: str) -> Trace:
     ends = (*rec.outputs, *(n for _, n in rec.updates), *(c.node for c in rec.checks))
     n, saved, back = len(rec.outputs), (), None
     extra: tuple[Any, ...] = ()
-    if rec.backward is not None:
+    if rec.backward is not None and rec.backward.cotangents:
         parts = split(ends, rec.backward.gradients, rec.params, rec.backward.cotangents, name=rec.name)
         written = {at for at, _ in rec.updates}
         at_param = {p: i for i, p in enumerate(rec.params) if i not in written}  # what is overwritten is saved as it was
