@@ -76,11 +76,15 @@ class Report:
 
     def line(self, name: str, value: str) -> None:
         """One aligned line."""
-        self.console.print(f"  {name:<28} {value}", highlight=False)
+        self.text(f"  {name:<28} {value}")
+
+    def text(self, text: str, style: str = "") -> None:
+        """Plain text: brackets are brackets, lines are not broken."""
+        self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
     def promise(self, name: str, held: bool, value: str) -> None:
         """One aligned line that says whether a promise held."""
-        self.line(name, f"{value}  {'[green]ok[/]' if held else '[bold red]FAILED[/]'}")
+        self.line(name, f"{value}  {'ok' if held else 'FAILED'}")
         if not held:
             self.broken.append(name)
 
@@ -107,14 +111,14 @@ def demo(folder: str | None = None, epochs: int | None = None, out: str = "digit
         report.line("test accuracy", f"{accuracy:.2%}")
     _export(report, model, data, Path(out))
     _heading(report, "explain() of the train step")
-    report.console.print(str(step.explain()), highlight=False, markup=False)
+    report.text(str(step.explain()))
     if report.broken:
-        report.console.print(f"\n[bold red]broken promises: {', '.join(report.broken)}[/]")
+        report.text(f"\nbroken promises: {', '.join(report.broken)}", "bold red")
     return 1 if report.broken else 0
 
 
 def _heading(report: Report, text: str) -> None:
-    report.console.print(f"\n[bold]{text}[/]", highlight=False)
+    report.text(f"\n{text}", "bold")
 
 
 # -- data and model
