@@ -39,8 +39,25 @@ _ALL_REFUSALS = 24  # ... of all paths of a function
 _BUCKETS = 64
 _log = logging.getLogger("tracejit.fallback")
 _OWN = frozenset(
-    """function domain hot backend calls compiled_calls buckets fallbacks refused lock recordings __wrapped__ __name__ __qualname__ __doc__
-    __module__ __dict__""".split()
+    [
+        "function",
+        "domain",
+        "hot",
+        "backend",
+        "calls",
+        "compiled_calls",
+        "buckets",
+        "fallbacks",
+        "refused",
+        "lock",
+        "recordings",
+        "__wrapped__",
+        "__name__",
+        "__qualname__",
+        "__doc__",
+        "__module__",
+        "__dict__",
+    ]
 )
 
 
@@ -77,7 +94,9 @@ class Compiled:
     function: Callable[..., Any]
     compiled_calls: int
 
-    def __init__(self, domain: Domain, function: Callable[..., Any], *, hot: int | None = None, backend: str | None = None) -> None:
+    def __init__(
+        self, domain: Domain, function: Callable[..., Any], *, hot: int | None = None, backend: str | None = None
+    ) -> None:
         own = self.__dict__
         own["domain"], own["function"], own["hot"], own["backend"] = domain, function, hot, backend
         own["calls"] = own["compiled_calls"] = own["recordings"] = own["refused"] = 0
@@ -173,7 +192,13 @@ class Compiled:
         return str(getattr(f, "__qualname__", type(f).__qualname__))
 
     def record(
-        self, bucket: Bucket, call: Call, seen: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any], settings: config.Config
+        self,
+        bucket: Bucket,
+        call: Call,
+        seen: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        settings: config.Config,
     ) -> Any:
         """Run the call recorded; compile where an earlier recording of the same path agrees."""
         bucket.pending = [p for p in bucket.pending if not p.link.dead]
@@ -194,7 +219,11 @@ class Compiled:
                 continue
             bucket.pending.remove(earlier)
             if earlier.fingerprint != found.fingerprint:
-                self.refuse(bucket, seen, (Reason("two recordings of the same path differ: it depends on something unseen", None),))
+                self.refuse(
+                    bucket,
+                    seen,
+                    (Reason("two recordings of the same path differ: it depends on something unseen", None),),
+                )
                 return result
             self.install(bucket, found, seen, settings)
             return result

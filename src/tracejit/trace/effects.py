@@ -31,7 +31,9 @@ DEEP: frozenset[Callable[..., Any]] = frozenset(
 )  # fmt: skip
 
 # Look at the caller's frame: emulated so that the call is right, and refused.
-FRAMES: frozenset[str] = frozenset(("eval", "exec", "locals", "globals", "dir", "vars", "_getframe", "__import__", "breakpoint", "input"))
+FRAMES: frozenset[str] = frozenset(
+    ("eval", "exec", "locals", "globals", "dir", "vars", "_getframe", "__import__", "breakpoint", "input")
+)
 
 EXCEPTIONS: type = BaseException
 
@@ -42,34 +44,150 @@ NEWABLE: frozenset[type] = frozenset((object, tuple, list, dict, set, frozenset,
 #   pure     reads immutable self              shallow  reads the elements of self
 #   deep     compares elements of self         mutates  changes self
 _PURE = dict.fromkeys(
-    """as_integer_ratio bit_count bit_length conjugate from_bytes fromhex hex is_integer to_bytes capitalize casefold center count
-    decode encode endswith expandtabs find index isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable
-    isspace istitle isupper ljust lower lstrip partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip
-    split splitlines startswith strip swapcase title translate upper zfill maketrans
-    __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __floordiv__ __rfloordiv__ __mod__ __rmod__ __pow__
-    __rpow__ __neg__ __pos__ __abs__ __invert__ __and__ __or__ __xor__ __lshift__ __rshift__ __lt__ __le__ __gt__ __ge__ __eq__ __ne__
-    __int__ __float__ __index__ __bool__ __hash__ __str__ __repr__ __len__ __contains__ __getitem__ __format__ __round__ __trunc__
-    __floor__ __ceil__ __divmod__ indices""".split(),
+    [
+        "as_integer_ratio",
+        "bit_count",
+        "bit_length",
+        "conjugate",
+        "from_bytes",
+        "fromhex",
+        "hex",
+        "is_integer",
+        "to_bytes",
+        "capitalize",
+        "casefold",
+        "center",
+        "count",
+        "decode",
+        "encode",
+        "endswith",
+        "expandtabs",
+        "find",
+        "index",
+        "isalnum",
+        "isalpha",
+        "isascii",
+        "isdecimal",
+        "isdigit",
+        "isidentifier",
+        "islower",
+        "isnumeric",
+        "isprintable",
+        "isspace",
+        "istitle",
+        "isupper",
+        "ljust",
+        "lower",
+        "lstrip",
+        "partition",
+        "removeprefix",
+        "removesuffix",
+        "replace",
+        "rfind",
+        "rindex",
+        "rjust",
+        "rpartition",
+        "rsplit",
+        "rstrip",
+        "split",
+        "splitlines",
+        "startswith",
+        "strip",
+        "swapcase",
+        "title",
+        "translate",
+        "upper",
+        "zfill",
+        "maketrans",
+        "__add__",
+        "__radd__",
+        "__sub__",
+        "__rsub__",
+        "__mul__",
+        "__rmul__",
+        "__truediv__",
+        "__rtruediv__",
+        "__floordiv__",
+        "__rfloordiv__",
+        "__mod__",
+        "__rmod__",
+        "__pow__",
+        "__rpow__",
+        "__neg__",
+        "__pos__",
+        "__abs__",
+        "__invert__",
+        "__and__",
+        "__or__",
+        "__xor__",
+        "__lshift__",
+        "__rshift__",
+        "__lt__",
+        "__le__",
+        "__gt__",
+        "__ge__",
+        "__eq__",
+        "__ne__",
+        "__int__",
+        "__float__",
+        "__index__",
+        "__bool__",
+        "__hash__",
+        "__str__",
+        "__repr__",
+        "__len__",
+        "__contains__",
+        "__getitem__",
+        "__format__",
+        "__round__",
+        "__trunc__",
+        "__floor__",
+        "__ceil__",
+        "__divmod__",
+        "indices",
+    ],
     "pure",
 )
-_SEQUENCE = {"__len__": "shallow", "__getitem__": "shallow", "__iter__": "shallow", "__reversed__": "shallow", "copy": "shallow"} | dict.fromkeys(
-    "index count __contains__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __repr__ __str__ __add__ __mul__ __rmul__ __hash__".split(), "deep"
+_SEQUENCE = {
+    "__len__": "shallow",
+    "__getitem__": "shallow",
+    "__iter__": "shallow",
+    "__reversed__": "shallow",
+    "copy": "shallow",
+} | dict.fromkeys(
+    [
+        "index",
+        "count",
+        "__contains__",
+        "__eq__",
+        "__ne__",
+        "__lt__",
+        "__le__",
+        "__gt__",
+        "__ge__",
+        "__repr__",
+        "__str__",
+        "__add__",
+        "__mul__",
+        "__rmul__",
+        "__hash__",
+    ],
+    "deep",
 )
 _SET = {"copy": "shallow", "__len__": "shallow", "__iter__": "shallow"} | dict.fromkeys(
-    """union intersection difference symmetric_difference issubset issuperset isdisjoint __contains__ __eq__ __ne__ __le__ __lt__ __ge__
-    __gt__ __or__ __and__ __sub__ __xor__ __repr__""".split(), "deep"
+    ["union", "intersection", "difference", "symmetric_difference", "issubset", "issuperset", "isdisjoint", "__contains__", "__eq__", "__ne__", "__le__", "__lt__", "__ge__", "__gt__", "__or__", "__and__", "__sub__", "__xor__", "__repr__"], "deep"
 )  # fmt: skip
 METHODS: dict[type, dict[str, str]] = {
     **dict.fromkeys((int, float, complex, bool, str, bytes, range, slice), _PURE),
     tuple: _SEQUENCE,
     list: _SEQUENCE
     | dict.fromkeys(
-        "append extend insert pop remove clear reverse __setitem__ __delitem__ __iadd__ __imul__ __init__".split(), "mutates"
+        ["append", "extend", "insert", "pop", "remove", "clear", "reverse", "__setitem__", "__delitem__", "__iadd__", "__imul__", "__init__"], "mutates"
     ),
     dict: {"copy": "shallow", "keys": "shallow", "values": "shallow", "items": "shallow", "__len__": "shallow", "__iter__": "shallow",
            "__reversed__": "shallow", "fromkeys": "pure", "__eq__": "deep", "__ne__": "deep", "__repr__": "deep", "__or__": "deep"}
-    | dict.fromkeys("pop popitem clear update move_to_end __setitem__ __delitem__ __ior__ __init__".split(), "mutates"),
+    | dict.fromkeys(["pop", "popitem", "clear", "update", "move_to_end", "__setitem__", "__delitem__", "__ior__", "__init__"], "mutates"),
     frozenset: _SET,
     set: _SET
-    | dict.fromkeys("add discard remove pop clear update intersection_update difference_update symmetric_difference_update __init__".split(), "mutates"),
+    | dict.fromkeys(["add", "discard", "remove", "pop", "clear", "update", "intersection_update", "difference_update", "symmetric_difference_update", "__init__"], "mutates"),
 }  # fmt: skip

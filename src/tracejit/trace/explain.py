@@ -19,7 +19,9 @@ def report(name: str, calls: int, compiled: int, buckets: Mapping[Any, Bucket], 
         lines.append(f"  called with ({describe_key(key)})")
         for trace in bucket.traces:
             rec = trace.recording
-            looks = ", ".join(f"{c.kind} {c.value} at {c.where or '?'}" for c in rec.checks[:4]) + (", ..." if len(rec.checks) > 4 else "")
+            looks = ", ".join(f"{c.kind} {c.value} at {c.where or '?'}" for c in rec.checks[:4]) + (
+                ", ..." if len(rec.checks) > 4 else ""
+            )
             nodes = len(trace.graph.nodes) - len(trace.graph.params)
             lines.append(
                 f"    trace: {nodes} ops, {len(rec.guard.rows)} guards, {len(rec.updates)} updates, {trace.hits} hits, {trace.misses} side exits"

@@ -110,8 +110,19 @@ class _Text:
 
     def __init__(self, domain: Domain, on_death: Callable[[Any], None]) -> None:
         self.lines: list[str] = []
-        self.names: dict[str, Any] = {"A": ABSENT, "same": same_value, "same_each": _same_each, "same_items": _same_items, "get": dict.get}
-        self.names |= {"facts": domain.facts, "grad_of": domain.get_grad, "hooks_of": domain.get_hooks, "stamp_of": stamp_of}
+        self.names: dict[str, Any] = {
+            "A": ABSENT,
+            "same": same_value,
+            "same_each": _same_each,
+            "same_items": _same_items,
+            "get": dict.get,
+        }
+        self.names |= {
+            "facts": domain.facts,
+            "grad_of": domain.get_grad,
+            "hooks_of": domain.get_hooks,
+            "stamp_of": stamp_of,
+        }
         self.names |= {"token": abc.get_cache_token, "contents": contents}
         self.on_death = on_death
         self.refs: dict[int, tuple[Any, str, bool]] = {}  # id -> (weakref or object, name, weak)
@@ -211,9 +222,13 @@ def build(cells: Iterable[Cell], domain: Domain, on_death: Callable[[Any], None]
         elif c.kind in ("list", "set"):
             text.lines.append(f"if not same_each(tuple({o}), {text.constant(text.snapshot(c.value))})" + leave)
         elif c.kind == "dict":
-            text.lines.append(f"if not same_items(tuple(dict.items({o})), {text.constant(text.snapshot(c.value))})" + leave)
+            text.lines.append(
+                f"if not same_items(tuple(dict.items({o})), {text.constant(text.snapshot(c.value))})" + leave
+            )
         elif c.kind == "ivars":
-            text.lines.append(f"if not same_items(tuple({o}.__dict__.items()), {text.constant(text.snapshot(c.value))})" + leave)
+            text.lines.append(
+                f"if not same_items(tuple({o}.__dict__.items()), {text.constant(text.snapshot(c.value))})" + leave
+            )
         elif c.kind == "function":
             code, defaults, keywords = c.value
             text.lines.append(
@@ -263,7 +278,7 @@ def row_of(c: Cell, text: _Text) -> Row:
         "function": lambda: f"code or defaults of {c.owner.__qualname__}", "mro": lambda: f"the bases of {c.owner.__qualname__}",
         "stamp": lambda: f"class {c.owner.__qualname__}", "abc": lambda: "the registrations of abstract base classes",
     }[c.kind]()  # fmt: skip
-    if c.kind not in _READ or c.kind == "item" and type(c.key) not in IMMUTABLE:
+    if c.kind not in _READ or (c.kind == "item" and type(c.key) not in IMMUTABLE):
         return Row(name, None, c.where, None)
     ref, weak = text.ref(c.owner)
     held, read, key = text.names[ref], _READ[c.kind], c.key

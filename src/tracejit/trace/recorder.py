@@ -116,6 +116,9 @@ class Recorder:
         self.domain = domain
         self.builder = GraphBuilder(self.where)
         self.tape_start = domain.tape_position()  # tape entries with a smaller `seq` were made outside
+        self.invoke: Callable[..., Any] = lambda f, args, kwargs=None: f(
+            *args, **(kwargs or {})
+        )  # how hooks call: `calls.call`
         self.cells: dict[tuple[Any, ...], Cell] = {}
         self.reasons: list[Reason] = []
         self.fresh: dict[int, Any] = {}  # made in this recording; kept alive so that ids stay theirs
@@ -169,7 +172,9 @@ class Recorder:
 
     def is_value(self, x: Any) -> bool:
         """Whether x is an immutable number, text or constant of the library: nothing to guard inside it."""
-        return type(x) in IMMUTABLE or isinstance(x, self.domain.constants) or type(x) is slice and self._plain_slice(x)
+        return (
+            type(x) in IMMUTABLE or isinstance(x, self.domain.constants) or (type(x) is slice and self._plain_slice(x))
+        )
 
     def _plain_slice(self, x: slice) -> bool:
         return all(type(v) in IMMUTABLE for v in (x.start, x.stop, x.step))
@@ -183,7 +188,10 @@ class Recorder:
     def cell(self, kind: str, owner: Any, key: Any, value: Any) -> Any:
         """Record a fact, the first time it is read; returns `value`."""
         if kind in ("item", "dict") and (holder := self.dict_owner.get(id(owner))) is not None:
-            kind, owner = ("ivar" if kind == "item" else "ivars"), holder  # guard through the object: its __dict__ is not kept
+            kind, owner = (
+                ("ivar" if kind == "item" else "ivars"),
+                holder,
+            )  # guard through the object: its __dict__ is not kept
         k = (kind, id(owner), (type(key), key) if type(key) in IMMUTABLE else id(key))
         if k not in self.cells:
             self.cells[k] = Cell(kind, owner, key, value, self.where())
@@ -257,25 +265,29 @@ class Recorder:
         elif t is slice:
             for v in (x.start, x.stop, x.step):
                 self.deep(v, depth + 1)
-        elif t is dict or t.__module__ == "collections" and isinstance(x, dict):
+        elif t is dict or (t.__module__ == "collections" and isinstance(x, dict)):
             self.shallow(x)
             for k, v in tuple(dict.items(x)):
                 self.deep(k, depth + 1)
                 self.deep(v, depth + 1)
         elif isinstance(x, type):
             self.stamp(x)
-        elif isinstance(x, (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
-            pass
-        elif id(x) in self.fresh and t in FRESH_ITERATORS:
+        elif isinstance(x, (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)) or (
+            id(x) in self.fresh and t in FRESH_ITERATORS
+        ):
             pass
         elif isinstance(x, BaseException) and t.__module__ == "builtins":
             self.deep(x.args, depth + 1)
-        elif all(c is object or c.__flags__ & _HEAP for c in t.__mro__) and not any("__next__" in c.__dict__ for c in t.__mro__):
+        elif all(c is object or c.__flags__ & _HEAP for c in t.__mro__) and not any(
+            "__next__" in c.__dict__ for c in t.__mro__
+        ):
             # A class written in Python: whatever protocol method C code calls is a Python frame, which the net sees.
             # Without one, C code uses identity (==, hash) or the address (repr), and the latter differs for fresh objects.
             self.type_of(x)
             self.stamp(t)
-            if odd := [k for c in t.__mro__[:-1] for k, v in c.__dict__.items() if k[:2] == "__" and is_opaque_method(v)]:
+            if odd := [
+                k for c in t.__mro__[:-1] for k, v in c.__dict__.items() if k[:2] == "__" and is_opaque_method(v)
+            ]:
                 self.refuse(f"C code may call {t.__qualname__}.{odd[0]}, which is not a Python function")
         else:
             self.refuse(f"C code reads {describe(x)}")

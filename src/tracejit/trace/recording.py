@@ -13,7 +13,7 @@ from tracejit.errors import AutogradError
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.printer import fingerprint
-from tracejit.trace import hooks
+from tracejit.trace import net
 from tracejit.trace.builder import Check
 from tracejit.trace.domain import Domain
 from tracejit.trace.guard import Guard, bits
@@ -106,7 +106,7 @@ def record(
     for c in call.containers:
         r.guarded[id(c)] = c
     before, settings = domain.modes(), config.current()
-    result = hooks.run(r, f, args, kwargs)
+    result = net.run(r, f, args, kwargs)
     if domain.modes() != before:
         r.refuse("leaves the grad mode changed")
     if config.current() is not settings:
@@ -159,7 +159,9 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
         guard=build_guard(r.cells.values(), domain, link),
         identities=tuple((i, id(t)) for i, t in enumerate(call.tensors) if id(t) in found),
         outside=frozenset(id(t) for t in seen if id(t) not in r.arguments and id(t) not in r.grad_sources),
-        held=tuple(t for t in tensors if id(t) not in reachable and id(t) not in r.arguments and id(t) not in r.grad_sources),
+        held=tuple(
+            t for t in tensors if id(t) not in reachable and id(t) not in r.arguments and id(t) not in r.grad_sources
+        ),
         link=link,
         fingerprint=digest,
     )
@@ -207,7 +209,9 @@ def _backward(r: Recorder, planner: Planner, root: int, grads: tuple[tuple[int, 
     looks = len(r.builder.checks)
     try:
         found = r.domain.record_backward(r.builder, tensors, r.tape_start)
-    except AutogradError:  # backward() ran inside and freed the tape: the outputs carry gradients that raise when asked for
+    except (
+        AutogradError
+    ):  # backward() ran inside and freed the tape: the outputs carry gradients that raise when asked for
         del r.builder.checks[looks:]
         if len(tensors) > 1:
             r.refuse("returns several tensors that carry gradients, some of whose tape was freed")
@@ -221,7 +225,10 @@ def _backward(r: Recorder, planner: Planner, root: int, grads: tuple[tuple[int, 
         return None
     position = {id(t): i for i, t in enumerate(r.builder.sources)}
     return Backward(
-        tuple(entries[i] for i in found.outputs), found.cotangents, tuple(position[id(t)] for t in found.sources), found.gradients
+        tuple(entries[i] for i in found.outputs),
+        found.cotangents,
+        tuple(position[id(t)] for t in found.sources),
+        found.gradients,
     )
 
 

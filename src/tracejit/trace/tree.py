@@ -62,7 +62,10 @@ class Trace:
         tensors = resolve(domain, rec, call)
         if tensors is None:
             return "a tensor it was recorded with is gone"
-        if any(rec.owners) and (len({id(t) for t in tensors}) < len(tensors) or any(id(t) in rec.outside for t, o in zip(tensors, rec.owners) if o)):
+        if any(rec.owners) and (
+            len({id(t) for t in tensors}) < len(tensors)
+            or any(id(t) in rec.outside for t, o in zip(tensors, rec.owners) if o)
+        ):
             return "a .grad is also known by another name"
         arrays = [domain.array(t) for t in tensors]
         if rec.updates and self.overlaps(domain, tensors, arrays):
@@ -97,7 +100,9 @@ class Trace:
         self.checked = tuple(map(weakref.ref, arrays))
         return False
 
-    def attach(self, domain: Domain, tensors: Sequence[Any], arrays: Sequence[Array], made: list[Any], out: Sequence[Array]) -> None:
+    def attach(
+        self, domain: Domain, tensors: Sequence[Any], arrays: Sequence[Array], made: list[Any], out: Sequence[Array]
+    ) -> None:
         """Give the outputs that carry gradients their one tape entry."""
         rec, back = self.recording, self.backward
         assert rec.backward is not None
@@ -150,11 +155,16 @@ def compile_trace(rec: Recording, backend: str) -> Trace:
     if rec.backward is not None and rec.backward.cotangents:
         parts = split(ends, rec.backward.gradients, rec.params, rec.backward.cotangents, name=rec.name)
         written = {at for at, _ in rec.updates}
-        at_param = {p: i for i, p in enumerate(rec.params) if i not in written}  # what is overwritten is saved as it was
+        at_param = {
+            p: i for i, p in enumerate(rec.params) if i not in written
+        }  # what is overwritten is saved as it was
         at_output = {o: i for i, o in enumerate(rec.outputs)}
         extra = tuple(s for s in parts.saved if s not in at_param and s not in at_output)
         new = {s: n + i for i, s in enumerate(extra)}
-        saved = tuple((True, at_param[s]) if s in at_param else (False, at_output[s] if s in at_output else new[s]) for s in parts.saved)
+        saved = tuple(
+            (True, at_param[s]) if s in at_param else (False, at_output[s] if s in at_output else new[s])
+            for s in parts.saved
+        )
         back = build(optimize(parts.backward), backend=backend)
     graph = Graph(rec.name, rec.params, (*ends, *extra))
     graph = optimize(graph)
@@ -175,7 +185,9 @@ class Bucket:
     pins: tuple[Any, ...] = ()  # objects whose ids are in the key: themselves, or weak references that end this bucket
     traces: list[Trace] = field(default_factory=list[Trace])
     pending: list[Recording] = field(default_factory=list[Recording])  # recorded once
-    eager: Counter[tuple[Outcome, ...]] = field(default_factory=Counter[tuple[Outcome, ...]])  # what Python saw -> refusals there
+    eager: Counter[tuple[Outcome, ...]] = field(
+        default_factory=Counter[tuple[Outcome, ...]]
+    )  # what Python saw -> refusals there
     reason: str = ""  # of the last refusal
     recordings: int = 0
     hits: int = 0

@@ -1,0 +1,397 @@
+"""Attribute access re-expressed over static MRO lookups, so that every place Python looks is recorded and no user code runs unseen."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from tracejit.trace.domain import is_library
+from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe
+
+Function = types.FunctionType
+C_METHODS = (
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.BuiltinFunctionType,
+)  # fmt: skip
+C_CALLABLES = (
+    types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+)  # fmt: skip
+_TupleGetter = type(collections.namedtuple("_", "field").field)  # type: ignore[attr-defined]  # reads a field of a namedtuple
+PLAIN_ATTRIBUTES = frozenset(
+    (*IMMUTABLE, list, dict, tuple, set, frozenset, slice, types.BuiltinFunctionType, types.MethodWrapperType,
+     types.MethodDescriptorType, types.WrapperDescriptorType, types.GenericAlias, types.MappingProxyType, *FRESH_ITERATORS)
+)  # fmt: skip
+CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
+
+
+def plain(r: Recorder, f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run library or C code. An error out of it may depend on data that no guard watches, so it refuses the recording."""
+    try:
+        return f(*args, **kwargs)
+    except Exception as e:
+        r.refuse(f"{type(e).__name__} raised by {getattr(f, '__qualname__', f)}")
+        raise
+
+
+def is_number(r: Recorder, x: Any) -> bool:
+    """Whether x is a tensor or an immutable value: operators on these run no user code."""
+    return type(x) in IMMUTABLE or (r.is_tensor(x) and is_library(type(x).__module__)) or r.is_value(x)
+
+
+def python_method(r: Recorder, t: type, name: str) -> Any:
+    """The Python function behind a dunder of class t; None where the class has none; ABSENT where it is something else."""
+    raw = r.lookup(t, name)
+    if raw is ABSENT or raw is None:
+        return None
+    return raw if isinstance(raw, Function) else ABSENT
+
+
+def is_base(t: type, kind: type, name: str) -> bool:
+    """Whether class t takes dunder `name` from builtin type `kind`."""
+    for c in t.__mro__:
+        if name in c.__dict__:
+            return c is kind
+    return False
+
+
+def load_global(name: str) -> Any:
+    frame = sys._getframe(1)
+    space, r = frame.f_globals, active()
+    found = space.get(name, ABSENT)
+    if found is not ABSENT:
+        return found if r is None else r.cell("item", space, name, found)
+    found = frame.f_builtins.get(name, ABSENT)
+    if r is not None:
+        r.cell("item", space, name, ABSENT)
+        r.cell("item", frame.f_builtins, name, found)
+    if found is ABSENT:
+        raise NameError(f"name {name!r} is not defined", name=name)
+    return found
+
+
+def load_attr(operands: tuple[Any, str]) -> Any:
+    x, name = operands
+    r = active()
+    return getattr(x, name) if r is None else attribute(r, x, name)
+
+
+def attribute(r: Recorder, x: Any, name: str) -> Any:
+    """x.name"""
+    t = type(x)
+    if r.is_tensor(x):
+        return _tensor_attribute(r, x, t, name)
+    if t in PLAIN_ATTRIBUTES:
+        return getattr(x, name)
+    if (inner := getattr(t, "_tracejit_inline", None)) is not None:
+        if hasattr(t, name) or name in x.__dict__:
+            r.refuse(f"reads {name} of a compiled function")
+            return getattr(x, name)
+        return attribute(r, inner(x), name)
+    if t is types.ModuleType:
+        return _module_attribute(r, x, name)
+    if isinstance(x, type):
+        return _class_attribute(r, x, name)
+    if t is super:
+        return _super_attribute(r, x, name)
+    if t is types.MethodType:
+        if name in ("__func__", "__self__"):
+            return getattr(x, name)
+        return attribute(r, x.__func__, name)
+    if t is Function:
+        return r.cell("fattr", x, name, getattr(x, name)) if r.is_old(x) else getattr(x, name)
+    if t is functools.partial:
+        return getattr(x, name) if name in ("func", "args", "keywords") else _odd(r, x, name)
+    if r.is_value(x) or _is_library_object(t):
+        if r.is_value(x) or r.is_old(x):
+            return _library_attribute(r, x, name)
+        return plain(r, getattr, x, name)
+    return instance_attribute(r, x, t, name)
+
+
+def _is_library_object(t: type) -> bool:
+    return is_library(t.__module__)
+
+
+def _library_attribute(r: Recorder, x: Any, name: str) -> Any:
+    """An attribute of an old object of a library class: data is read through cells, methods report for themselves."""
+    if r.is_value(x):
+        return getattr(x, name)
+    return instance_attribute(r, x, type(x), name)
+
+
+def _odd(r: Recorder, x: Any, name: str) -> Any:
+    r.refuse(f"reads attribute {name} of {describe(x)}")
+    return getattr(x, name)
+
+
+def _tensor_attribute(r: Recorder, x: Any, t: type, name: str) -> Any:
+    raw = r.lookup(t, name)
+    home = next((c for c in t.__mro__ if name in c.__dict__), None)
+    if home is None or not is_library(home.__module__):  # a subclass of the user's, or an attribute the user gave it
+        return instance_attribute(r, x, t, name, raw)
+    r.touch(x)
+    if isinstance(raw, Function):
+        return types.MethodType(raw, x)
+    return library_result(r, plain(r, getattr, x, name), (x,))
+
+
+def _module_attribute(r: Recorder, x: Any, name: str) -> Any:
+    space = x.__dict__
+    if name in space:
+        return r.cell("item", space, name, space[name])
+    if name in ("__dict__", "__class__"):
+        return _odd(r, x, name)
+    r.cell("item", space, name, ABSENT)
+    if isinstance(fallback := space.get("__getattr__"), Function):
+        r.cell("item", space, "__getattr__", fallback)
+        return r.invoke(fallback, (name,))
+    return getattr(x, name)
+
+
+def _class_attribute(r: Recorder, x: type, name: str) -> Any:
+    meta = type(x)
+    from_meta = r.lookup(meta, name)
+    if from_meta is not ABSENT and is_data_descriptor(r, from_meta):
+        if isinstance(from_meta, (types.GetSetDescriptorType, types.MemberDescriptorType)) and name != "__dict__":
+            return (
+                r.cell("fattr", x, name, getattr(x, name)) if name != "__mro__" else r.cell("mro", x, None, x.__mro__)
+            )
+        if isinstance(from_meta, property):
+            return r.invoke(from_meta.fget, (x,))
+        return _odd(r, x, name)
+    if not isinstance(r.lookup(meta, "__getattribute__"), types.WrapperDescriptorType):
+        return _odd(r, x, name)
+    raw = r.lookup(x, name)
+    if raw is not ABSENT:
+        if isinstance(raw, (Function, property, types.MemberDescriptorType, types.GetSetDescriptorType)):
+            return raw
+        return bind(r, raw, None, x)
+    if from_meta is not ABSENT:
+        return bind(r, from_meta, x, meta)
+    if isinstance(fallback := r.lookup(meta, "__getattr__"), Function):
+        return r.invoke(fallback, (x, name))
+    return getattr(x, name)
+
+
+def _super_attribute(r: Recorder, s: Any, name: str) -> Any:
+    owner, x, t = s.__thisclass__, s.__self__, s.__self_class__
+    if t is None or name == "__class__":
+        return getattr(s, name)
+    r.cell("mro", t, None, t.__mro__)
+    for c in t.__mro__[t.__mro__.index(owner) + 1 :]:
+        raw = c.__dict__.get(name, ABSENT)
+        r.cell("class", c, name, raw)
+        if raw is not ABSENT:
+            return bind(r, raw, None if x is t else x, t)
+    return getattr(s, name)
+
+
+def instance_attribute(r: Recorder, x: Any, t: type, name: str, raw: Any = None) -> Any:
+    """Python's default lookup: data descriptor, instance __dict__, class attribute, __getattr__."""
+    r.type_of(x)
+    if r.lookup(t, "__getattribute__") is not object.__dict__["__getattribute__"]:
+        if not (isinstance(x, BaseException) or r.is_tensor(x)):
+            return _odd(r, x, name)
+    raw = r.lookup(t, name) if raw is None else raw
+    if name == "__class__" and raw is object.__dict__["__class__"]:
+        return t
+    if name == "__dict__":
+        return _instance_dict(r, x, raw)
+    if raw is not ABSENT and is_data_descriptor(r, raw):
+        if isinstance(raw, property):
+            return r.invoke(raw.fget, (x,))
+        if isinstance(raw, types.MemberDescriptorType):
+            value = getattr(x, name, ABSENT)
+            if r.is_old(x):
+                r.cell("member", x, raw, value)
+            return getattr(x, name) if value is ABSENT else value
+        if isinstance(raw, types.GetSetDescriptorType):
+            if isinstance(x, BaseException) and name in ("args", "__cause__", "__context__", "__traceback__"):
+                return getattr(x, name)
+            return _odd(r, x, name)
+        if isinstance(raw, _TupleGetter) and isinstance(x, tuple):
+            return getattr(x, name)
+        return bind(r, raw, x, t)
+    if (space := instance_dict(x)) is not None:
+        value = space.get(name, ABSENT)
+        if r.is_old(x):
+            r.cell("ivar", x, name, value)
+        if value is not ABSENT:
+            return value
+    if raw is not ABSENT:
+        return bind(r, raw, x, t)
+    if isinstance(fallback := r.lookup(t, "__getattr__"), Function):
+        return r.invoke(fallback, (x, name))
+    if fallback is not ABSENT:
+        return _odd(r, x, name)
+    return getattr(x, name)  # raises what Python would
+
+
+def instance_dict(x: Any) -> dict[str, Any] | None:
+    """The __dict__ of an object, found without running user code."""
+    for c in type(x).__mro__:
+        raw = c.__dict__.get("__dict__")
+        if isinstance(raw, types.GetSetDescriptorType):
+            return raw.__get__(x)
+    return None
+
+
+def _instance_dict(r: Recorder, x: Any, raw: Any) -> Any:
+    space = instance_dict(x)
+    if space is None or not isinstance(raw, types.GetSetDescriptorType):
+        return _odd(r, x, "__dict__")
+    if r.is_old(x):
+        r.dict_owner[id(space)] = x
+        r.keep.append(space)
+    else:
+        r.made(space)
+    return space
+
+
+def is_data_descriptor(r: Recorder, raw: Any) -> bool:
+    """Whether a class attribute comes before the instance's own."""
+    t = type(raw)
+    if t is Function:
+        return False
+    if t in (property, types.MemberDescriptorType, types.GetSetDescriptorType):
+        return True
+    return r.lookup(t, "__set__") is not ABSENT or r.lookup(t, "__delete__") is not ABSENT
+
+
+def bind(r: Recorder, raw: Any, x: Any, t: type) -> Any:
+    """The value of class attribute `raw` read through instance x (None: through class t itself)."""
+    kind = type(raw)
+    if kind is Function:
+        return raw if x is None else types.MethodType(raw, x)
+    if kind is staticmethod:
+        return raw.__func__
+    if kind is classmethod:
+        return types.MethodType(raw.__func__, t) if isinstance(raw.__func__, Function) else raw.__get__(x, t)
+    if kind is property:
+        return raw if x is None else r.invoke(raw.fget, (x,))
+    if isinstance(raw, C_METHODS):
+        return raw.__get__(x, t) if kind is not types.BuiltinFunctionType else raw
+    getter = r.lookup(kind, "__get__")
+    if getter is ABSENT:
+        return raw
+    if isinstance(getter, Function):
+        return r.invoke(getter, (raw, x, t))
+    r.refuse(f"descriptor {describe(raw)} of {describe(t)}")
+    return raw.__get__(x, t)
+
+
+def load_super(operands: tuple[Any, ...]) -> Any:
+    f, cls, x, name = operands
+    r = active()
+    s = f(cls, x) if r is None or f is super else r.invoke(f, (cls, x))
+    return getattr(s, name) if r is None else attribute(r, s, name)
+
+
+def store_attr(operands: tuple[Any, Any, str]) -> None:
+    value, x, name = operands
+    r = active()
+    if r is None:
+        setattr(x, name, value)
+    else:
+        set_attribute(r, x, name, value)
+
+
+def set_attribute(r: Recorder, x: Any, name: str, value: Any) -> None:
+    """x.name = value"""
+    t = type(x)
+    if getattr(t, "_tracejit_inline", None) is not None:
+        r.refuse("sets an attribute of a compiled function")
+        setattr(x, name, value)
+        return
+    if r.is_tensor(x) and isinstance(raw := r.lookup(t, name), property) and is_library(home_of(t, name)):
+        r.touch(x)
+        offer(r, value)
+        plain(r, setattr, x, name, value)
+        return
+    if isinstance(x, (type, types.ModuleType)):
+        r.effect(x, f"sets {name}")
+        setattr(x, name, value)
+        return
+    r.type_of(x)
+    setter = r.lookup(t, "__setattr__")
+    if isinstance(setter, Function):
+        r.invoke(setter, (x, name, value))
+        return
+    raw = r.lookup(t, name)
+    if isinstance(raw, property) and raw.fset is not None:
+        r.invoke(raw.fset, (x, value))
+        return
+    if raw is not ABSENT and isinstance(set_ := r.lookup(type(raw), "__set__"), Function):
+        r.invoke(set_, (raw, x, value))
+        return
+    if setter is not object.__dict__["__setattr__"] or name in ("__class__", "__dict__"):
+        r.refuse(f"sets attribute {name} of {describe(x)}")
+    r.effect(x, f"sets {name}")
+    setattr(x, name, value)
+
+
+def home_of(t: type, name: str) -> Any:
+    return next((c.__module__ for c in t.__mro__ if name in c.__dict__), None)
+
+
+def delete_attr(operands: tuple[Any, str]) -> None:
+    x, name = operands
+    if (r := active()) is not None:
+        deleter = r.lookup(type(x), "__delattr__") if not isinstance(x, type) else ABSENT
+        if isinstance(deleter, Function):
+            r.invoke(deleter, (x, name))
+            return
+        raw = r.lookup(type(x), name)
+        if r.is_tensor(x) or (raw is not ABSENT and not isinstance(raw, (Function, types.MemberDescriptorType))):
+            r.refuse(f"deletes attribute {name} of {describe(x)}")
+        r.effect(x, f"deletes {name}")
+    delattr(x, name)
+
+
+def offer(r: Recorder, x: Any, depth: int = 0) -> None:
+    """x is handed to the library, which may read it as deep as it goes but without Python frames that the net sees."""
+    t = type(x)
+    if t in IMMUTABLE or r.is_tensor(x) or r.is_value(x) or isinstance(x, type):
+        r.deep(x)
+    elif t in (list, tuple, dict, set, frozenset) or is_namedtuple(t):
+        r.shallow(x)
+        if depth > 6:
+            r.refuse("hands a deeply nested container to the library")
+            return
+        for v in (*x.keys(), *x.values()) if t is dict else tuple(x):
+            offer(r, v, depth + 1)
+    elif t in FRESH_ITERATORS:
+        old_iterator(r, x)
+    elif t is slice:
+        for v in (x.start, x.stop, x.step):
+            offer(r, v, depth + 1)
+    elif not is_library(t.__module__):
+        r.refuse(f"hands {describe(x)} to the library")
+
+
+def library_result(r: Recorder, x: Any, given: tuple[Any, ...]) -> Any:
+    """Containers that the library returns are new, unless it was given them."""
+    if type(x) in (list, dict, set) and not any(x is g for g in _deep(given)):
+        r.made(x)
+        for v in x.values() if type(x) is dict else x:
+            library_result(r, v, given)
+    elif isinstance(x, tuple):
+        for v in x:
+            library_result(r, v, given)
+    elif type(x) is types.GeneratorType:
+        r.made(x)
+    return x
+
+
+def _deep(x: Any, depth: int = 0) -> Iterator[Any]:
+    yield x
+    if depth < 8 and type(x) in (list, tuple):
+        for v in x:
+            yield from _deep(v, depth + 1)
+    elif depth < 8 and type(x) is dict:
+        for v in x.values():
+            yield from _deep(v, depth + 1)

@@ -1,0 +1,390 @@
+"""Calls: Python functions run as instrumented copies, the library runs plain, C callables by the effects table, all else is refused."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from tracejit.errors import NotCompilable
+from tracejit.trace import effects, instrument
+from tracejit.trace.attributes import (
+    C_CALLABLES,
+    CONTAINERS,
+    Function,
+    attribute,
+    instance_dict,
+    is_number,
+    library_result,
+    offer,
+    plain,
+)
+from tracejit.trace.domain import is_library, is_recorder
+from tracejit.trace.instrument import NULL, VERSION, is_instrumented
+from tracejit.trace.iteration import format, iterate, old_iterator
+from tracejit.trace.models import METHOD_MODELS, MODELS, OBJECT_METHODS
+from tracejit.trace.operators import hashable_key, item
+from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe
+
+
+def _callee(stack: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """(callee, arguments) from the stack entries of a CALL."""
+    if VERSION < (3, 13):
+        return (stack[1], stack[2:]) if stack[0] is NULL else (stack[0], stack[1:])
+    return (stack[0], stack[2:]) if stack[1] is NULL else (stack[0], stack[1:])
+
+
+def _invoke(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    r = active()
+    return f(*args, **kwargs) if r is None else call(r, f, args, kwargs)
+
+
+def call_hook(operands: tuple[tuple[Any, ...], tuple[str, ...] | None]) -> Any:
+    stack, names = operands
+    f, args = _callee(stack)
+    if not names:
+        return _invoke(f, args, {})
+    k = len(names)
+    return _invoke(f, args[:-k], dict(zip(names, args[-k:])))
+
+
+def call_kw(stack: tuple[Any, ...]) -> Any:
+    f, args = _callee(stack[:-1])
+    k = len(stack[-1])
+    return _invoke(f, args[:-k], dict(zip(stack[-1], args[-k:])))
+
+
+def call_ex(stack: tuple[Any, ...]) -> Any:
+    f = stack[1] if stack[0] is NULL else stack[0]
+    args, kwargs = tuple(iterate(stack[2])), stack[3]
+    if (r := active()) is not None and kwargs is not None:
+        if isinstance(kwargs, dict):
+            r.shallow(kwargs)
+        else:
+            r.refuse(f"** of {describe(kwargs)}")
+    return _invoke(f, args, dict(kwargs) if kwargs is not None else {})
+
+
+def call_super(stack: tuple[Any, ...]) -> Any:
+    f, _ = _callee(stack[:2])
+    return super(*stack[2:]) if f is super else _invoke(f, (), {})
+
+
+def call(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Any:
+    """f(*args, **kwargs), recorded."""
+    kwargs = kwargs or {}
+    t = type(f)
+    if t is Function:
+        return call_function(r, f, args, kwargs)
+    if t is types.MethodType:
+        return call(r, f.__func__, (f.__self__, *args), kwargs)
+    if isinstance(f, type):
+        return construct(r, f, args, kwargs)
+    if isinstance(f, C_CALLABLES):
+        return call_builtin(r, f, args, kwargs)
+    if t is functools.partial:
+        if r.is_old(f.keywords):
+            r.cell("dict", f.keywords, None, tuple(f.keywords.items()))
+        return call(r, f.func, (*f.args, *args), {**f.keywords, **kwargs})
+    if t in (operator.attrgetter, operator.itemgetter) and len(args) == 1 and not kwargs:
+        return _getter(r, f, args[0])
+    if (inner := getattr(t, "_tracejit_inline", None)) is not None:
+        return call(r, inner(f), args, kwargs)
+    r.type_of(f)
+    method = r.lookup(t, "__call__")
+    if isinstance(method, Function):
+        return call(r, method, (f, *args), kwargs)
+    r.refuse(f"calls {describe(f)}")
+    return f(*args, **kwargs)
+
+
+def _getter(r: Recorder, f: Any, x: Any) -> Any:
+    names = f.__reduce__()[1]
+    out: list[Any] = []
+    for name in names:
+        v = x
+        if type(f) is operator.itemgetter:
+            v = item(r, v, name)
+        else:
+            for part in name.split("."):
+                v = attribute(r, v, part)
+        out.append(v)
+    return out[0] if len(out) == 1 else tuple(out)
+
+
+def call_function(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """A Python function: the library's runs plain, any other as an instrumented copy."""
+    if is_library(f.__globals__.get("__name__")):
+        if is_refused(f):
+            r.refuse(f"calls {f.__qualname__}")
+        _identify(r, f)
+        for a in (*args, *kwargs.values()):
+            offer(r, a)
+        return library_result(r, plain(r, f, *args, **kwargs), (*args, *kwargs.values()))
+    if is_recorder(f.__globals__.get("__name__")):
+        if id(f) not in r.fresh:
+            r.refuse(f"calls {getattr(f, '__qualname__', f)}, which is kept out of recordings")
+        return f(*args, **kwargs)
+    net = sys.getprofile()
+    sys.setprofile(None)  # rewriting bytecode is our own work
+    try:
+        code = f.__code__ if is_instrumented(f.__code__) else instrument.instrument(f.__code__)
+    except NotCompilable as e:
+        code = None
+        r.refuse(str(e))
+    finally:
+        sys.setprofile(net)
+    if code is None:
+        return f(*args, **kwargs)
+    _identify(r, f)
+    copy = Function(code, f.__globals__, f.__name__, f.__defaults__, f.__closure__)
+    copy.__kwdefaults__ = f.__kwdefaults__
+    copy.__qualname__ = f.__qualname__
+    out = copy(*args, **kwargs)
+    if type(out) is types.GeneratorType and is_instrumented(out.gi_code):
+        r.made(out)
+    return out
+
+
+def _identify(r: Recorder, f: Any) -> None:
+    """Guard on what an outside function is: its code, defaults and closure."""
+    if id(f) in r.fresh:
+        return
+    r.cell("function", f, None, (f.__code__, f.__defaults__, tuple((f.__kwdefaults__ or {}).items())))
+    for c in f.__closure__ or ():
+        if id(c) in r.fresh:
+            continue
+        r.outer_cells[id(c)] = c
+        try:
+            r.cell("closure", c, None, c.cell_contents)
+        except ValueError:
+            r.cell("closure", c, None, ABSENT)
+
+
+_REFUSED = frozenset(
+    (
+        "Tensor.detach_",
+        "Tensor.retain_grad",
+        "register_hook",
+        "Tensor.register_hook",
+        "Tensor.share_memory_",
+        "update",
+        "override",
+    )
+)
+
+
+def is_refused(f: Any) -> bool:
+    """Library functions that change state which no recording models."""
+    return f.__qualname__ in _REFUSED
+
+
+def construct(r: Recorder, cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """cls(*args, **kwargs)"""
+    model = MODELS.get(cls)
+    if model is not None:
+        return model(r, *args, **kwargs)
+    if cls in effects.DEEP:
+        for a in (*args, *kwargs.values()):
+            guard_conversion(r, cls, a)
+            r.deep(a)
+        return r.made(plain(r, cls, *args, **kwargs) if any(map(r.is_tensor, args)) else cls(*args, **kwargs))
+    if issubclass(cls, BaseException) and cls.__module__ == "builtins":
+        return r.made(cls(*args, **kwargs))
+    meta = r.lookup(type(cls), "__call__")
+    if isinstance(meta, Function):
+        return call(r, meta, (cls, *args), kwargs)
+    if meta is not type.__dict__["__call__"]:
+        r.refuse(f"calls the class {describe(cls)} through {describe(type(cls))}")
+        return cls(*args, **kwargs)
+    if is_library(cls.__module__):
+        for a in (*args, *kwargs.values()):
+            offer(r, a)
+        return r.made(plain(r, cls, *args, **kwargs))
+    return make_instance(r, cls, args, kwargs)
+
+
+def make_instance(r: Recorder, cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    new, init = r.lookup(cls, "__new__"), r.lookup(cls, "__init__")
+    if isinstance(new, staticmethod):
+        new = new.__func__
+    default_new = object.__dict__["__new__"]
+    if new is default_new:
+        if init is object.__dict__["__init__"] and (args or kwargs):
+            return cls(*args, **kwargs)  # raises
+        x = object.__new__(cls)
+        own(r, x)
+    elif isinstance(new, Function):
+        x = call(r, new, (cls, *args), kwargs)
+    elif (isinstance(new, types.BuiltinFunctionType) and new.__self__ in effects.NEWABLE) or issubclass(
+        cls, BaseException
+    ):
+        for a in (*args, *kwargs.values()):
+            r.deep(a) if not issubclass(cls, BaseException) else None
+        if not isinstance(init, Function):
+            x = cls(*args, **kwargs)
+            return own(r, x)
+        x = cls.__new__(cls, *args, **kwargs)
+        own(r, x)
+    else:
+        r.refuse(f"constructs {describe(cls)}")
+        return cls(*args, **kwargs)
+    if isinstance(x, cls):
+        init = r.lookup(type(x), "__init__")
+        if isinstance(init, Function):
+            call(r, init, (x, *args), kwargs)
+        elif (init is not object.__dict__["__init__"] and not isinstance(new, Function)) or (
+            init is not object.__dict__["__init__"] and not isinstance(x, tuple)
+        ):
+            r.refuse(f"initialises {describe(x)}")
+            type(x).__init__(x, *args, **kwargs)
+    return x
+
+
+def own(r: Recorder, x: Any) -> Any:
+    """A new object and its __dict__ are fresh."""
+    r.made(x)
+    if (space := instance_dict(x)) is not None:
+        r.made(space)
+    return x
+
+
+def guard_conversion(r: Recorder, cls: Any, x: Any) -> None:
+    """int(x), str(x), ... of an object of the user's calls its dunders from C."""
+    if cls in (int, float, complex, bool, str, bytes) and not is_number(r, x) and type(x) not in CONTAINERS:
+        if type(x) is not types.MethodType and not isinstance(x, (type, Function)):
+            format(x)
+
+
+def call_builtin(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """A C function or method: by its model, or by its entry in the effects table."""
+    try:
+        model = MODELS.get(f)
+        known = f in effects.DEEP
+    except TypeError:  # bound to an unhashable self
+        model, known = None, False
+    if model is not None:
+        return model(r, *args, **kwargs)
+    if known:
+        for a in (*args, *kwargs.values()):
+            guard_conversion(r, str if f in (repr, ascii) else None, a)
+            r.deep(a)
+        return r.made(plain(r, f, *args, **kwargs) if any(map(r.is_tensor, args)) else f(*args, **kwargs))
+    name = f.__name__
+    if name in effects.FRAMES and type(f) is types.BuiltinFunctionType and f.__module__ in ("builtins", "sys"):
+        return _frame_call(r, f, args, kwargs)
+    x = getattr(f, "__self__", None)
+    if isinstance(f, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        if not args:
+            return f()
+        return call_method(r, f.__objclass__, name, args[0], args[1:], kwargs, f, (args[0],))
+    if isinstance(x, types.ModuleType) or x is None:
+        r.refuse(f"calls {f.__module__}.{f.__qualname__}, whose effects are not known")
+        return f(*args, **kwargs)
+    if isinstance(x, type):
+        if name == "__new__":
+            return _call_new(r, f, args, kwargs)
+        return call_method(r, x, name, x, args, kwargs, f, ())
+    home = (
+        f.__objclass__
+        if isinstance(f, types.MethodWrapperType)
+        else next((c for c in type(x).__mro__ if c in effects.METHODS), type(x))
+    )
+    return call_method(r, home, name, x, args, kwargs, f, ())
+
+
+def _call_new(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    if f.__self__ is type or f.__self__ not in effects.NEWABLE:
+        r.refuse(f"calls {f.__qualname__}")
+        return f(*args, **kwargs)
+    rest = tuple(list(iterate(a)) if f.__self__ in (tuple, list) and a is not args[0] else a for a in args)
+    for a in rest[1:]:
+        r.shallow(a) if type(a) in CONTAINERS else r.deep(a)
+    return own(r, f(*rest, **kwargs))
+
+
+def call_method(
+    r: Recorder,
+    home: type,
+    name: str,
+    x: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    f: Any,
+    front: tuple[Any, ...],
+) -> Any:
+    """Method `name` of builtin class `home` on x; `front + args` is what f itself takes."""
+    if home is object and (model := OBJECT_METHODS.get(name)) is not None:
+        return model(r, x, *args)
+    special = METHOD_MODELS.get((home, name))
+    if special is not None:
+        return special(r, x, *args, **kwargs)
+    if x is not None and type(x) is types.GeneratorType:
+        old_iterator(r, x)
+        return f(*front, *args, **kwargs)
+    kind = effects.METHODS.get(home, {}).get(name)
+    if kind is None and isinstance(x, dict) and home.__module__ == "collections":
+        kind = effects.METHODS[dict].get(name)
+    if kind is None:
+        if isinstance(x, BaseException) and name in ("__init__", "with_traceback", "add_note", "__str__"):
+            return f(*front, *args, **kwargs)
+        r.refuse(f"calls {home.__module__}.{home.__qualname__}.{name}, whose effects are not known")
+        return f(*front, *args, **kwargs)
+    if kind == "mutates":
+        r.effect(x, name)
+        args = tuple(
+            r.made(list(iterate(a))) if name in ("extend", "update") and type(a) in FRESH_ITERATORS else a for a in args
+        )
+        for a in args:
+            r.deep(a) if name in ("remove", "__init__") else r.shallow(a) if type(a) in CONTAINERS else None
+        if (
+            name in ("add", "discard", "remove", "pop", "__setitem__", "__delitem__")
+            and args
+            and isinstance(x, (dict, set))
+        ):
+            hashable_key(r, args[0])
+        if name in ("extend", "update", "__init__"):
+            for a in args:
+                if type(a) not in CONTAINERS and type(a) not in IMMUTABLE:
+                    r.refuse(f"{name} with {describe(a)}")
+    else:
+        (r.deep if kind == "deep" else r.shallow)(x)
+        for a in args:
+            r.deep(a)
+    for a in kwargs.values():
+        r.deep(a)
+    v = f(*front, *args, **kwargs)
+    return v if kind == "mutates" else r.made(v) if type(v) in (list, dict, set) or type(v) in FRESH_ITERATORS else v
+
+
+def _frame_call(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """eval, locals, ...: they look at the calling frame, which is a hook's; give them the user's."""
+    frame: Any = sys._getframe(1)
+    while not is_instrumented(frame.f_code):
+        frame = frame.f_back
+    name = f.__name__
+    if name == "vars" and len(args) == 1:
+        return attribute(r, args[0], "__dict__")
+    r.refuse(f"looks at frames: {name}")
+    if name == "globals":
+        return frame.f_globals
+    if name in ("locals", "vars") and not args:
+        return frame.f_locals
+    if name == "dir" and not args:
+        return sorted(frame.f_locals)
+    if name in ("eval", "exec") and len(args) == 1 and not kwargs:
+        return f(args[0], frame.f_globals, frame.f_locals)
+    if name == "_getframe":
+        for _ in range(args[0] if args else 0):
+            frame = frame.f_back
+            while frame is not None and is_recorder(frame.f_globals.get("__name__")):
+                frame = frame.f_back
+            if frame is None:
+                raise ValueError("call stack is not deep enough")
+        return frame
+    if name == "__import__" and len(args) < 2 and not kwargs:
+        return f(args[0], frame.f_globals)
+    return f(*args, **kwargs)

@@ -1,0 +1,421 @@
+"""Builtins that call back, iterate or look at attributes, re-expressed over the hooks; and special methods of builtin types.
+
+A model takes the recorder and the call's arguments, and gives what the builtin would.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+from tracejit.trace import effects, instrument
+from tracejit.trace.attributes import (
+    CONTAINERS,
+    Function,
+    attribute,
+    delete_attr,
+    instance_attribute,
+    is_base,
+    is_data_descriptor,
+    plain,
+    set_attribute,
+)
+from tracejit.trace.domain import is_library
+from tracejit.trace.iteration import driven, iterate, old_iterator
+from tracejit.trace.operators import apply_binary, apply_compare, contains_in, hashable_key, item, truth, unary
+from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe
+
+
+def wrapped(r: Recorder, f: Any, result: Callable[[Any], Any] = lambda v: v) -> Any:
+    """A callback as C code may call it."""
+    if f is None or (isinstance(f, type) and f in effects.DEEP):
+        return f
+
+    def callback(*args: Any) -> Any:
+        now = active()
+        return result(f(*args) if now is None else now.invoke(f, args))
+
+    return callback
+
+
+def _read(v: Any) -> Any:
+    if (r := active()) is not None:
+        r.deep(v)
+    return v
+
+
+def _len(r: Recorder, x: Any) -> Any:
+    if r.is_tensor(x):
+        r.touch(x)
+        return plain(r, len, x)
+    t = type(x)
+    if (
+        t in IMMUTABLE
+        or isinstance(x, tuple)
+        or t in CONTAINERS
+        or t in FRESH_ITERATORS
+        or (isinstance(x, dict) and is_base(t, dict, "__len__"))
+    ):
+        if t in FRESH_ITERATORS:
+            old_iterator(r, x)
+        r.shallow(x) if not isinstance(x, tuple) and t not in FRESH_ITERATORS else None
+        return len(x)
+    r.type_of(x)
+    method = r.lookup(t, "__len__")
+    if isinstance(method, Function):
+        return r.invoke(method, (x,))
+    r.refuse(f"len of {describe(x)}")
+    return len(x)
+
+
+def _iter(r: Recorder, x: Any, *sentinel: Any) -> Any:
+    if sentinel:
+        r.refuse("iter with a sentinel")
+        return iter(x, *sentinel)
+    return r.made(iter(iterate(x)))
+
+
+def _next(r: Recorder, it: Any, *default: Any) -> Any:
+    t = type(it)
+    if t in FRESH_ITERATORS:
+        old_iterator(r, it)
+        return next(it, *default)
+    r.type_of(it)
+    step = r.lookup(t, "__next__")
+    if not isinstance(step, Function):
+        r.refuse(f"next() on {describe(it)}")
+        return next(it, *default)
+    try:
+        return r.invoke(step, (it,))
+    except StopIteration:
+        if default:
+            return default[0]
+        raise
+
+
+def _any(r: Recorder, xs: Any) -> bool:
+    return any(truth(x) for x in iterate(xs))
+
+
+def _all(r: Recorder, xs: Any) -> bool:
+    return all(truth(x) for x in iterate(xs))
+
+
+def _sum(r: Recorder, xs: Any, /, start: Any = 0) -> Any:
+    items = list(iterate(xs))
+    if all(type(x) in IMMUTABLE for x in items) and type(start) in IMMUTABLE:
+        return sum(items, start)  # C's own summation of floats is not a plain loop
+    for x in items:
+        start = apply_binary(r, start, x, operator.add)
+    return start
+
+
+def _extreme(which: Any) -> Any:
+    def model(r: Recorder, *args: Any, key: Any = None, **kwargs: Any) -> Any:
+        items = list(iterate(args[0])) if len(args) == 1 else list(args)
+        if key is None:
+            for x in items:
+                r.deep(x)
+        if "default" in kwargs and not items:
+            return kwargs["default"]
+        return plain(r, which, items, key=wrapped(r, key, _read)) if items else which(items)
+
+    return model
+
+
+def _sorted(r: Recorder, xs: Any, /, *, key: Any = None, reverse: Any = False) -> Any:
+    items = list(iterate(xs))
+    if key is None:
+        for x in items:
+            r.deep(x)
+    return r.made(plain(r, sorted, items, key=wrapped(r, key, _read), reverse=truth(reverse)))
+
+
+def _map(r: Recorder, f: Any, *xs: Any) -> Any:
+    return r.made(map(wrapped(r, f), *(iterate(x) for x in xs)))
+
+
+def _filter(r: Recorder, f: Any, xs: Any) -> Any:
+    return r.made(filter(truth if f is None else wrapped(r, f, truth), iterate(xs)))
+
+
+def _zip(r: Recorder, *xs: Any, **kwargs: Any) -> Any:
+    return r.made(zip(*(iterate(x) for x in xs), **kwargs))
+
+
+def _enumerate(r: Recorder, iterable: Any, start: Any = 0) -> Any:
+    return r.made(enumerate(iterate(iterable), start))
+
+
+def _reversed(r: Recorder, x: Any) -> Any:
+    t = type(x)
+    if t in CONTAINERS or t is range or t in (type({}.keys()), type({}.values()), type({}.items())):
+        iterate(x)
+        return r.made(reversed(x))
+    method = r.lookup(t, "__reversed__")
+    if isinstance(method, Function):
+        r.type_of(x)
+        return driven(r, r.invoke(method, (x,)))
+    r.refuse(f"reversed of {describe(x)}")
+    return reversed(x)
+
+
+def _container(cls: type) -> Any:
+    def model(r: Recorder, *args: Any, **kwargs: Any) -> Any:
+        if cls is dict and args:
+            if not isinstance(args[0], dict):
+                args = ([tuple(iterate(pair)) for pair in iterate(args[0])],)
+            else:
+                r.shallow(args[0])
+                args = (dict(dict.items(args[0])),) if is_base(type(args[0]), dict, "__iter__") else args
+        else:
+            args = tuple(list(iterate(a)) for a in args)
+        if cls in (set, frozenset, dict):
+            for a in args:
+                for v in a:
+                    hashable_key(r, v if cls is not dict else v[0] if type(a) is list else v)
+        return r.made(cls(*args, **kwargs))
+
+    return model
+
+
+def _isinstance(r: Recorder, x: Any, cls: Any) -> bool:
+    check_isinstance(r, x, cls)
+    return isinstance(x, cls)
+
+
+def check_isinstance(r: Recorder, x: Any, cls: Any) -> None:
+    """Record what isinstance(x, cls) depends on."""
+    r.type_of(x)
+    if type(x) not in IMMUTABLE and r.lookup(type(x), "__class__") is not object.__dict__["__class__"]:
+        r.refuse(f"isinstance of {describe(x)}, whose __class__ is computed")
+    if r.is_tensor(x):
+        r.touch(x)
+    _check_class(r, type(x), cls)
+
+
+def _check_class(r: Recorder, t: type, cls: Any) -> None:
+    if isinstance(cls, tuple):
+        for c in cls:
+            _check_class(r, t, c)
+        return
+    if isinstance(cls, types.UnionType):
+        for c in cls.__args__:
+            _check_class(r, t, c)
+        return
+    if not isinstance(cls, type):
+        r.refuse(f"isinstance with {describe(cls)}")
+        return
+    if t.__flags__ & 1 << 9:
+        r.cell("mro", t, None, t.__mro__)
+    check = r.lookup(type(cls), "__instancecheck__")
+    if check is type.__dict__["__instancecheck__"]:
+        return
+    if type(cls).__module__ == "abc" or type(cls).__module__ == "_abc":
+        r.cell("abc", None, None, abc.get_cache_token())
+        r.stamp(t)
+        r.stamp(cls)
+        if getattr(cls.__subclasshook__, "__func__", None) is not None and cls.__module__ not in (
+            "collections.abc",
+            "numbers",
+            "typing",
+        ):
+            r.refuse(f"isinstance with {describe(cls)}, which has a __subclasshook__")
+        return
+    r.refuse(f"isinstance with {describe(cls)}, whose metaclass decides")
+
+
+def _issubclass(r: Recorder, t: Any, cls: Any) -> bool:
+    if isinstance(t, type):
+        _check_class(r, t, cls)
+        for c in cls if isinstance(cls, tuple) else (cls,):
+            if isinstance(r.lookup(type(c), "__subclasscheck__"), Function) and type(c).__module__ != "abc":
+                r.refuse(f"issubclass with {describe(c)}")
+    else:
+        r.refuse(f"issubclass of {describe(t)}")
+    return issubclass(t, cls)
+
+
+def _getattr(r: Recorder, x: Any, name: Any, *default: Any) -> Any:
+    try:
+        return attribute(r, x, name)
+    except AttributeError:
+        if default:
+            return default[0]
+        raise
+
+
+def _hasattr(r: Recorder, x: Any, name: Any) -> bool:
+    try:
+        attribute(r, x, name)
+    except AttributeError:
+        return False
+    return True
+
+
+def _setattr(r: Recorder, x: Any, name: Any, value: Any) -> None:
+    set_attribute(r, x, name, value)
+
+
+def _delattr(r: Recorder, x: Any, name: Any) -> None:
+    delete_attr((x, name))
+
+
+def _type(r: Recorder, *args: Any, **kwargs: Any) -> Any:
+    if len(args) == 1:
+        if r.is_tensor(args[0]):
+            r.touch(args[0])
+        return r.type_of(args[0])
+    r.refuse("makes a class")
+    return type(*args, **kwargs)
+
+
+def _super(r: Recorder, *args: Any) -> Any:
+    if len(args) == 2:
+        t = args[1] if isinstance(args[1], type) else r.type_of(args[1])
+        r.cell("mro", t, None, t.__mro__)
+        return super(*args)
+    r.refuse("super() of an unusual form")
+    return super(*args)
+
+
+def _callable(r: Recorder, x: Any) -> bool:
+    r.lookup(r.type_of(x), "__call__")
+    return callable(x)
+
+
+def _hash(r: Recorder, x: Any) -> int:
+    if type(x) not in IMMUTABLE:
+        r.refuse(f"hash of {describe(x)}")
+    return hash(x)
+
+
+def _reduce(r: Recorder, f: Any, xs: Any, *initial: Any) -> Any:
+    it = iter(iterate(xs))
+    acc = initial[0] if initial else next(it, ABSENT)
+    if acc is ABSENT:
+        raise TypeError("reduce() of empty iterable with no initial value")
+    for x in it:
+        acc = r.invoke(f, (acc, x))
+    return acc
+
+
+def _object(r: Recorder) -> Any:
+    return r.made(object())
+
+
+def _partial(r: Recorder, f: Any, /, *args: Any, **kwargs: Any) -> Any:
+    v = r.made(functools.partial(f, *args, **kwargs))
+    r.made(v.keywords)
+    return v
+
+
+def _join(r: Recorder, sep: str, parts: Any) -> str:
+    return sep.join(list(iterate(parts)))
+
+
+def _str_format(r: Recorder, text: str, *args: Any, **kwargs: Any) -> str:
+    for a in (*args, *kwargs.values()):
+        if type(a) not in IMMUTABLE and not r.is_tensor(a):
+            r.refuse("str.format of objects, which may read their attributes")
+        r.deep(a)
+    return plain(r, text.format, *args, **kwargs)
+
+
+def _list_sort(r: Recorder, x: list[Any], *, key: Any = None, reverse: Any = False) -> None:
+    r.effect(x, "sort")
+    if key is None:
+        r.deep(x)
+    plain(r, list.sort, x, key=wrapped(r, key, _read), reverse=truth(reverse))
+
+
+def _dict_get(r: Recorder, x: dict[Any, Any], key: Any, default: Any = None) -> Any:
+    hashable_key(r, key)
+    value = dict.get(x, key, ABSENT)
+    if r.is_old(x):
+        r.cell("item", x, key, value)
+    return default if value is ABSENT else value
+
+
+def _dict_getitem(r: Recorder, x: dict[Any, Any], key: Any) -> Any:
+    value = _dict_get(r, x, key, ABSENT)
+    return dict.__getitem__(x, key) if value is ABSENT else value
+
+
+def _dict_contains(r: Recorder, x: dict[Any, Any], key: Any) -> bool:
+    return _dict_get(r, x, key, ABSENT) is not ABSENT
+
+
+def _dict_setdefault(r: Recorder, x: dict[Any, Any], key: Any, default: Any = None) -> Any:
+    value = _dict_get(r, x, key, ABSENT)
+    if value is ABSENT:
+        r.effect(x, "setdefault")
+        return x.setdefault(key, default)
+    return value
+
+
+MODELS: dict[Any, Callable[..., Any]] = {
+    len: _len, iter: _iter, next: _next, any: _any, all: _all, sum: _sum, min: _extreme(min), max: _extreme(max), sorted: _sorted,
+    map: _map, filter: _filter, zip: _zip, enumerate: _enumerate, reversed: _reversed, isinstance: _isinstance, issubclass: _issubclass,
+    getattr: _getattr, hasattr: _hasattr, setattr: _setattr, delattr: _delattr, type: _type, super: _super, callable: _callable,
+    hash: _hash, functools.reduce: _reduce, object: _object, functools.partial: _partial, list: _container(list), tuple: _container(tuple),
+    set: _container(set), frozenset: _container(frozenset), dict: _container(dict),
+    operator.getitem: item, operator.contains: lambda r, box, x: contains_in(r, x, box), operator.truth: lambda r, x: truth(x),
+    operator.not_: lambda r, x: not truth(x), operator.neg: lambda r, x: unary((x, operator.neg)),
+    **{f: (lambda r, a, b, f=f: apply_binary(r, a, b, f)) for f in instrument.BINARY.values()},
+    **{f: (lambda r, a, b, f=f: apply_compare(r, a, b, f)) for f in instrument.COMPARE.values()},
+}  # fmt: skip
+
+METHOD_MODELS: dict[tuple[type, str], Callable[..., Any]] = {
+    (str, "join"): _join, (str, "format"): _str_format, (list, "sort"): _list_sort, (dict, "get"): _dict_get,
+    (dict, "__getitem__"): _dict_getitem, (dict, "__contains__"): _dict_contains, (dict, "setdefault"): _dict_setdefault,
+    (type, "mro"): lambda r, x: list(r.cell("mro", x, None, x.__mro__)),
+    (type, "__call__"): lambda r, x, *a, **k: make_instance(r, x, a, k),
+}  # fmt: skip
+
+OBJECT_METHODS: dict[str, Callable[..., Any]] = {
+    "__init__": lambda r, x, *args: None,
+    "__getattribute__": lambda r, x, name: instance_attribute(r, x, type(x), name),
+    "__setattr__": lambda r, x, name, value: _object_setattr(r, x, name, value),
+    "__init_subclass__": lambda r, x: None,
+}
+
+
+def _object_setattr(r: Recorder, x: Any, name: str, value: Any) -> None:
+    raw = r.lookup(type(x), name)
+    if isinstance(raw, property) and raw.fset is not None:
+        if is_library(raw.fset.__module__):
+            set_attribute(r, x, name, value) if r.is_tensor(x) else object.__setattr__(x, name, value)
+        else:
+            r.invoke(raw.fset, (x, value))
+        return
+    if raw is not ABSENT and not isinstance(raw, types.MemberDescriptorType) and is_data_descriptor(r, raw):
+        r.refuse(f"sets the computed attribute {name} of {describe(x)}")
+    r.effect(x, f"sets {name}")
+    object.__setattr__(x, name, value)
+
+
+def match(operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    """`case cls(...)`: isinstance, then attributes."""
+    x, cls, names = operands
+    if (r := active()) is not None:
+        check_isinstance(r, x, cls)
+        positional = r.lookup(cls, "__match_args__") if isinstance(cls, type) else ABSENT
+        if isinstance(x, cls) and type(x) not in IMMUTABLE and type(x) not in CONTAINERS:
+            wanted = (*(positional if isinstance(positional, tuple) else ()), *names)
+            for name in wanted:
+                raw = r.lookup(type(x), name)
+                if (
+                    raw is not ABSENT and is_data_descriptor(r, raw) and not isinstance(raw, types.MemberDescriptorType)
+                ) or (raw is ABSENT and r.lookup(type(x), "__getattr__") is not ABSENT):
+                    r.refuse(f"matches on the computed attribute {name}")
+                else:
+                    try:
+                        attribute(r, x, name)
+                    except AttributeError:
+                        continue
+    return operands

@@ -1,0 +1,333 @@
+"""Operators and subscripts re-expressed over Python's protocols: each dunder written in Python is called recorded."""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+from tracejit.trace.attributes import CONTAINERS, Function, is_base, is_number, offer, plain
+from tracejit.trace.iteration import iterate, old_iterator
+from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe, is_namedtuple
+
+_NAMES = {
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "truediv", "floordiv": "floordiv", "mod": "mod", "pow": "pow",
+    "matmul": "matmul", "lshift": "lshift", "rshift": "rshift", "and_": "and", "or_": "or", "xor": "xor",
+}  # fmt: skip
+_REFLECTED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
+
+
+def binary(operands: tuple[Any, Any, Callable[[Any, Any], Any]]) -> Any:
+    a, b, op = operands
+    r = active()
+    return op(a, b) if r is None else apply_binary(r, a, b, op)
+
+
+def apply_binary(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> Any:
+    """a op b, in place where op is."""
+    ta, tb = type(a), type(b)
+    if ta in IMMUTABLE and tb in IMMUTABLE:
+        return op(a, b)
+    if is_number(r, a) and is_number(r, b):
+        for x in (a, b):
+            if r.is_tensor(x):
+                r.touch(x)
+        return plain(r, op, a, b)
+    inplace = op.__name__[0] == "i" and op.__name__ not in ("index", "inv", "invert")
+    name = op.__name__[1:] if inplace else op.__name__
+    name = _NAMES.get(name.rstrip("_"), _NAMES.get(name, _NAMES.get(name + "_", name)))
+    builtin = all(t in CONTAINERS or is_number(r, x) or is_namedtuple(t) for t, x in ((ta, a), (tb, b)))
+    if builtin:
+        if inplace and ta in (list, dict, set):
+            r.effect(a, f"{op.__name__}")
+        (r.deep if ta is str or ta in (set, frozenset) else r.shallow)(a)
+        (r.deep if ta is str or r.is_tensor(a) else r.shallow)(b)
+        return r.made(plain(r, op, a, b))
+    r.type_of(a), r.type_of(b)
+    if inplace:
+        method = r.lookup(ta, f"__i{name}__")
+        if isinstance(method, Function):
+            if (v := r.invoke(method, (a, b))) is not NotImplemented:
+                return v
+        elif method is not ABSENT:
+            return _opaque_operator(r, a, b, op)
+    left, right = r.lookup(ta, f"__{name}__"), r.lookup(tb, f"__r{name}__")
+    order = [(left, a, b), (right, b, a)]
+    if ta is not tb and issubclass(tb, ta) and right is not ABSENT and right is not r.lookup(ta, f"__r{name}__"):
+        order.reverse()
+    elif ta is tb:
+        order.pop()
+    for method, x, y in order:
+        if method is ABSENT:
+            continue
+        if not isinstance(method, Function):
+            if type(x) in IMMUTABLE:
+                continue  # builtin numbers and text return NotImplemented for a class of the user's
+            return _opaque_operator(r, a, b, op)
+        if (v := r.invoke(method, (x, y))) is not NotImplemented:
+            return v
+    raise TypeError(f"unsupported operand type(s) for {op.__name__}: {ta.__name__!r} and {tb.__name__!r}")
+
+
+def _opaque_operator(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> Any:
+    r.refuse(f"{op.__name__} of {describe(a)} and {describe(b)}")
+    return op(a, b)
+
+
+def unary(operands: tuple[Any, Callable[[Any], Any]]) -> Any:
+    x, op = operands
+    if (r := active()) is None or type(x) in IMMUTABLE:
+        return op(x)
+    if is_number(r, x):
+        r.deep(x)
+        return plain(r, op, x)
+    method = r.lookup(
+        type(x), {"neg": "__neg__", "invert": "__invert__", "inv": "__invert__", "pos": "__pos__"}[op.__name__]
+    )
+    if isinstance(method, Function):
+        r.type_of(x)
+        return r.invoke(method, (x,))
+    r.refuse(f"{op.__name__} of {describe(x)}")
+    return op(x)
+
+
+def compare(operands: tuple[Any, Any, Callable[[Any, Any], Any]]) -> Any:
+    a, b, op = operands
+    r = active()
+    return op(a, b) if r is None else apply_compare(r, a, b, op)
+
+
+def apply_compare(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> Any:
+    """a op b for the six comparisons."""
+    ta, tb = type(a), type(b)
+    if ta in IMMUTABLE and tb in IMMUTABLE:
+        return op(a, b)
+    if is_number(r, a) and is_number(r, b):
+        for x in (a, b):
+            if r.is_tensor(x):
+                r.touch(x)
+        return plain(r, op, a, b)
+    name = op.__name__
+    methods = (r.lookup(ta, f"__{name}__"), r.lookup(tb, f"__{_REFLECTED[name]}__"))
+    if not any(isinstance(m, Function) for m in methods):
+        r.deep(a)
+        r.deep(b)
+        return plain(r, op, a, b)
+    r.type_of(a), r.type_of(b)
+    order = [(methods[0], a, b), (methods[1], b, a)]
+    if ta is not tb and issubclass(tb, ta):
+        order.reverse()
+    for method, x, y in order:
+        if isinstance(method, Function):
+            if (v := r.invoke(method, (x, y))) is not NotImplemented:
+                return v
+        elif method is ABSENT or method is object.__dict__.get(f"__{name}__") or type(x) in IMMUTABLE:
+            if method is not ABSENT and name == "ne" and isinstance(eq := r.lookup(type(x), "__eq__"), Function):
+                if (v := r.invoke(eq, (x, y))) is not NotImplemented:  # object.__ne__ inverts __eq__
+                    return not truth(v)
+        else:
+            return _opaque_operator(r, a, b, op)
+    if name in ("eq", "ne"):
+        return (a is b) is (name == "eq")
+    raise TypeError(f"{name!r} not supported between instances of {ta.__name__!r} and {tb.__name__!r}")
+
+
+def contains(operands: tuple[Any, Any, bool]) -> bool:
+    x, box, negated = operands
+    r = active()
+    found = x in box if r is None else contains_in(r, x, box)
+    return found is not negated
+
+
+def contains_in(r: Recorder, x: Any, box: Any) -> bool:
+    t = type(box)
+    if isinstance(box, dict) and is_base(t, dict, "__contains__"):
+        hashable_key(r, x)
+        found = dict.get(box, x, ABSENT)
+        if r.is_old(box):
+            r.cell("item", box, x, found)
+        return found is not ABSENT
+    if t in CONTAINERS or is_number(r, box) or t in FRESH_ITERATORS:
+        if t in FRESH_ITERATORS:
+            old_iterator(r, box)
+        r.deep(x)
+        r.deep(box)
+        return plain(r, operator.contains, box, x)
+    if isinstance(box, type):
+        meta = r.lookup(t, "__contains__")
+        if isinstance(meta, Function):
+            return truth(r.invoke(meta, (box, x)))
+        r.refuse(f"`in` on class {describe(box)}")
+        return x in box
+    r.type_of(box)
+    method = r.lookup(t, "__contains__")
+    if isinstance(method, Function):
+        return truth(r.invoke(method, (box, x)))
+    if method is ABSENT and isinstance(r.lookup(t, "__iter__"), Function):
+        return any(x is v or truth(apply_compare(r, v, x, operator.eq)) for v in iterate(box))
+    r.refuse(f"`in` on {describe(box)}")
+    return x in box
+
+
+_SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
+
+
+def identical(operands: tuple[Any, Any, bool]) -> bool:
+    a, b, negated = operands
+    if (r := active()) is not None:
+        _check_identity(r, a, b)
+    return (a is b) is not negated
+
+
+def _check_identity(r: Recorder, a: Any, b: Any) -> None:
+    """Guards hold objects by identity, but numbers and text by value, and argument containers by structure."""
+    if any(a is s or b is s for s in _SINGLETONS):
+        return
+    for x, y in ((a, b), (b, a)):
+        if id(x) in r.guarded and id(y) not in r.guarded and id(y) not in r.fresh and type(x) is type(y):
+            r.refuse("compares the identity of an argument that is a container")
+        if id(x) in r.dict_owner:
+            r.refuse("compares the identity of a __dict__")
+    if type(a) is type(b) and (type(a) in IMMUTABLE or isinstance(a, (tuple, types.MethodType))):
+        r.refuse(f"compares the identity of two {type(a).__name__} values")
+
+
+def truth(x: Any) -> bool:
+    r = active()
+    if r is None or x is True or x is False or type(x) in IMMUTABLE:
+        return bool(x)
+    t = type(x)
+    if is_number(r, x):
+        r.deep(x)
+        return plain(r, bool, x)
+    if t in CONTAINERS or is_namedtuple(t):
+        r.shallow(x)
+        return bool(x)
+    if isinstance(x, dict) and is_base(t, dict, "__len__") and r.lookup(t, "__bool__") is ABSENT:
+        r.shallow(x)
+        return bool(x)
+    r.type_of(x)
+    for name in ("__bool__", "__len__"):
+        method = r.lookup(t, name)
+        if isinstance(method, Function):
+            v = r.invoke(method, (x,))
+            return bool(v) if type(v) in IMMUTABLE else bool(x)
+        if method is not ABSENT:
+            r.refuse(f"truth of {describe(x)}")
+            return bool(x)
+    return True
+
+
+def load_item(operands: tuple[Any, Any]) -> Any:
+    x, key = operands
+    r = active()
+    return x[key] if r is None else item(r, x, key)
+
+
+def item(r: Recorder, x: Any, key: Any) -> Any:
+    """x[key]"""
+    t = type(x)
+    if r.is_tensor(x):
+        offer(r, key)
+        r.touch(x)
+        return plain(r, operator.getitem, x, key)
+    if (
+        t is tuple
+        or t in IMMUTABLE
+        or (isinstance(x, tuple) and is_base(t, tuple, "__getitem__"))
+        or isinstance(x, r.domain.constants)
+    ):
+        r.deep(key)
+        return x[key] if type(key) in IMMUTABLE else plain(r, operator.getitem, x, key)
+    if isinstance(x, dict) and is_base(t, dict, "__getitem__"):
+        return _dict_item(r, x, t, key)
+    if t is list:
+        r.deep(key)
+        r.shallow(x)
+        value = x[key] if type(key) in IMMUTABLE else plain(r, operator.getitem, x, key)
+        return r.made(value) if type(key) is slice else value
+    if isinstance(x, type):
+        getter = r.lookup(x, "__class_getitem__")
+        if isinstance(r.lookup(type(x), "__getitem__"), Function):
+            return r.invoke(r.lookup(type(x), "__getitem__"), (x, key))
+        if getter is not ABSENT and not isinstance(getter, classmethod):
+            return x[key]
+        r.refuse(f"subscript of class {describe(x)}")
+        return x[key]
+    r.type_of(x)
+    getter = python_method(r, t, "__getitem__")
+    if getter:
+        if getter is not ABSENT:
+            return r.invoke(getter, (x, key))
+        r.refuse(f"subscript of {describe(x)}")
+    elif getter is ABSENT or getter is None:
+        r.refuse(f"subscript of {describe(x)}")
+    return x[key]
+
+
+def hashable_key(r: Recorder, key: Any) -> Any:
+    """Dict and set look-ups hash and compare keys: fine for values, and for objects compared by identity."""
+    if type(key) in IMMUTABLE or isinstance(key, (type, Function, *r.domain.constants)) or r.is_tensor(key):
+        return key
+    r.deep(key)
+    return key
+
+
+def _dict_item(r: Recorder, x: dict[Any, Any], t: type, key: Any) -> Any:
+    hashable_key(r, key)
+    value = dict.get(x, key, ABSENT)
+    if r.is_old(x):
+        r.cell("item", x, key, value)
+    if value is not ABSENT:
+        return value
+    missing = r.lookup(t, "__missing__")
+    if isinstance(missing, Function):
+        return r.invoke(missing, (x, key))
+    if missing is not ABSENT:
+        r.effect(x, "adds a default")
+        r.refuse("calls the default factory of a defaultdict") if not _safe_factory(x) else None
+    return r.made(x[key]) if missing is not ABSENT else x[key]
+
+
+def _safe_factory(x: Any) -> bool:
+    return getattr(x, "default_factory", None) in (list, dict, set, int, float, str, tuple)
+
+
+def store_item(operands: tuple[Any, Any, Any]) -> None:
+    value, x, key = operands
+    if (r := active()) is None:
+        x[key] = value
+        return
+    t = type(x)
+    if r.is_tensor(x):
+        offer(r, key)
+        offer(r, value)
+        r.touch(x)
+        plain(r, operator.setitem, x, key, value)
+        return
+    if t is not list and t is not dict:
+        r.type_of(x)
+        setter = r.lookup(t, "__setitem__")
+        if isinstance(setter, Function):
+            r.invoke(setter, (x, key, value))
+            return
+        if not isinstance(x, (list, dict)):
+            r.refuse(f"item assignment on {describe(x)}")
+    hashable_key(r, key)
+    r.effect(x, "sets an item")
+    x[key] = value
+
+
+def delete_item(operands: tuple[Any, Any]) -> None:
+    x, key = operands
+    if (r := active()) is not None:
+        deleter = r.lookup(type(x), "__delitem__")
+        if isinstance(deleter, Function):
+            r.invoke(deleter, (x, key))
+            return
+        hashable_key(r, key)
+        if not isinstance(x, (list, dict)):
+            r.refuse(f"item deletion on {describe(x)}")
+        r.effect(x, "deletes an item")
+    del x[key]
