@@ -6,7 +6,9 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--bless", action="store_true", help="rewrite the second halves of the golden files; review the diff")
+    parser.addoption(
+        "--bless", action="store_true", help="rewrite the second halves of the golden files; review the diff"
+    )
 
 
 @pytest.fixture

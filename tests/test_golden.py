@@ -1,4 +1,5 @@
-"""tests/golden/*.ir: parse, verify, print again, run the pass, verify, compare text; then run both graphs and compare values.
+"""tests/golden/*.ir: parse, verify, print again, run the pass, verify, compare text; then run both graphs and compare
+values.
 
     # pass: algebra
     graph @before(...) ...
@@ -43,7 +44,7 @@ def gradient(g: Graph) -> Graph:
 
 
 def halves(g: Graph) -> tuple[Graph, Graph]:
-    """The forward and backward graphs; parameters named g... are cotangents, results that depend on them are backward's."""
+    """The forward and backward graphs; parameters named g... are cotangents, results that depend on them backward's."""
     cotangents = {p for p in g.params if p.op.label.startswith("g")}
     late = set(cotangents)
     for n in g.nodes:
@@ -51,7 +52,9 @@ def halves(g: Graph) -> tuple[Graph, Graph]:
             late.add(n)
     early = [r for r in g.results if r not in late]
     params = [p for p in g.params if p not in cotangents]
-    both = split(early, [r for r in g.results if r in late], params, [p for p in g.params if p in cotangents], name=g.name)
+    both = split(
+        early, [r for r in g.results if r in late], params, [p for p in g.params if p in cotangents], name=g.name
+    )
     return both.forward, both.backward
 
 

@@ -80,7 +80,8 @@ def test_promotion_is_a_join() -> None:
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "joined"), [("f16", "bf16", "f32"), ("i8", "u8", "i16"), ("i64", "f16", "f16"), ("bool", "u8", "u8"), ("u8", "i32", "i32")]
+    ("a", "b", "joined"),
+    [("f16", "bf16", "f32"), ("i8", "u8", "i16"), ("i64", "f16", "f16"), ("bool", "u8", "u8"), ("u8", "i32", "i32")],
 )
 def test_promotion_follows_pytorch(a: str, b: str, joined: str) -> None:
     assert dt.promote(dt.BY_NAME[a], dt.BY_NAME[b]) is dt.BY_NAME[joined]

@@ -73,7 +73,7 @@ def round_trip(g: Graph) -> Graph:
 
 
 FULL = """\
-graph @full.example(%x: f32[n, 3], %y: bf16[2*n^2 - m + 1, m]@cuda:0) -> f32[n, 3], i64[n, 3], f32[3*n] where 1 <= n <= 64, 0 <= m <= 9 {
+graph @full(%x: f32[n, 3], %y: bf16[2*n^2 - m, m]@cuda:0) -> f32[n, 3], i64[n, 3], f32[3*n] where 1 <= n <= 64 {
   %0 = tanh(%x) : f32[n, 3]                                          # a.py:3
   %v, %_ = sort(%0, axis=1, descending=false, stable=true) : f32[n, 3], i64[n, 3]
   %_, %4 = sort(%v, axis=0, descending=true, stable=false) : f32[n, 3], i64[n, 3]
@@ -123,8 +123,8 @@ def test_attributes_of_every_kind_survive(everything: type[Everything]) -> None:
     inner_x = param("x", TensorType(dt.float32, (n,)))
     body = Graph("body", (inner_x,), (tanh(tanh(inner_x)),))
     op = everything(
-        True, -3, float("-inf"), 'quote " hash # back\\slash\nline é', dt.bfloat16, TensorType(dt.bool_, (2 * n - 1,), "cuda:1"),
-        (1, (2.5, -0.0, ()), "w", None, n * n + 1, -n, False), None, body,
+        True, -3, float("-inf"), 'quote " hash # back\\slash\nline é', dt.bfloat16,
+        TensorType(dt.bool_, (2 * n - 1,), "cuda:1"), (1, (2.5, -0.0, ()), "w", None, n * n + 1, -n, False), None, body,
     )  # fmt: skip
     g = Graph("attributes", (x,), (Node.of(op, (x,)),))
     (again,) = round_trip(g).results
@@ -148,12 +148,18 @@ def test_labels_of_users_are_made_distinct_words() -> None:
     y.label, z.label, w.label, v.label = "x", "model.layers[0].weight", "3 = évil(%x)\n", "x_1"
     text = to_text(Graph("my graph!", (x,), (y, z, w, v)))
     assert text.splitlines()[0] == "graph @my_graph_(%x: f32[]) -> f32[], f32[], f32[], f32[] {"
-    assert [line.split()[0] for line in text.splitlines()[1:5]] == ["%x_1", "%model.layers.0.weight", "%_3_vil_x_", "%x_1_1"]
+    assert [line.split()[0] for line in text.splitlines()[1:5]] == [
+        "%x_1",
+        "%model.layers.0.weight",
+        "%_3_vil_x_",
+        "%x_1_1",
+    ]
     assert to_text(parse(text)) == text
 
 
 @pytest.mark.parametrize(
-    ("label", "name"), [("a", "a"), ("7", "_7"), ("_", "__"), ("", ""), ("args[0].w", "args.0.w"), ("日本", "__"), ("a b", "a_b")]
+    ("label", "name"),
+    [("a", "a"), ("7", "_7"), ("_", "__"), ("", ""), ("args[0].w", "args.0.w"), ("日本", "__"), ("a b", "a_b")],
 )
 def test_clean_name(label: str, name: str) -> None:
     assert clean_name(label) == name
@@ -211,7 +217,9 @@ def test_empty_graphs() -> None:
     assert to_text(parse(text)) == text
 
 
-@pytest.mark.parametrize("text", ["f32[]", "bool[0, 1]", "bf16[2*n^2 - m + 1, m*n]@cuda:0", "i64[-n + 3]@cpu", "u8[n]@meta"])
+@pytest.mark.parametrize(
+    "text", ["f32[]", "bool[0, 1]", "bf16[2*n^2 - m + 1, m*n]@cuda:0", "i64[-n + 3]@cpu", "u8[n]@meta"]
+)
 def test_types(text: str) -> None:
     assert str(parse_type(text)) == text.removesuffix("@cpu")
 

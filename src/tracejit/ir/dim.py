@@ -1,7 +1,8 @@
 """Dimensions: an int, or a polynomial in named symbols with integer coefficients.
 
 A `Dim` is canonical and hashable, so `2*n + 1 == n + n + 1`. Comparing dims is True, False or unknown; unknown raises
-`InconclusiveDim` (never guess). Shapes are tuples of `int | Dim`; a polynomial that is constant becomes an `int` at once.
+`InconclusiveDim` (never guess). Shapes are tuples of `int | Dim`; a polynomial that is constant becomes an `int` at
+once.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ import numpy as np
 from tracejit import config
 
 __all__ = [
-    "ALL", "BY_NAME", "DType", "bfloat16", "bool_", "default", "float16", "float32", "float64", "from_numpy", "int16", "int32",
-    "int64", "int8", "promote", "uint8",
+    "ALL", "BY_NAME", "DType", "bfloat16", "bool_", "default", "float16", "float32", "float64", "from_numpy",
+    "int16", "int32", "int64", "int8", "promote", "uint8",
 ]  # fmt: skip
 
 

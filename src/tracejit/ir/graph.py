@@ -1,6 +1,7 @@
 """A Graph is parameters and results; what is reachable from the results is the graph.
 
-So there is no dead code, no insertion point and no use list to keep in step. `evaluate` interprets a graph over any domain.
+So there is no dead code, no insertion point and no use list to keep in step. `evaluate` interprets a graph over any
+domain.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Graph:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """Every node reachable from params and results, in creation order, which is topological. O(n log n), no recursion."""
+        """Every node reachable from params and results, in creation order, which is topological. O(n log n)."""
         seen: set[Node] = set(self.params)
         stack = [n for n in self.results if n not in seen]
         seen.update(stack)

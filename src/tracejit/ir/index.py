@@ -1,7 +1,7 @@
 """Affine index expressions over the axes of a loop nest: what `Op.element` receives as `at`.
 
-An `Index` is sum of coefficient * axis + constant. Staying affine is what keeps addresses free: a reader that would need
-division materialises its input instead.
+An `Index` is sum of coefficient * axis + constant. Staying affine is what keeps addresses free: a reader that would
+need division materialises its input instead.
 """
 
 from __future__ import annotations

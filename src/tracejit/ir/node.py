@@ -1,7 +1,7 @@
 """A Node is an operation and the SSA value it defines; `Value` is what gives `+ - * @` to Nodes and Tensors alike.
 
-Nodes point only at their inputs, are never changed after creation, and are compared by identity. `id` grows with creation,
-so sorting by id is a topological order.
+Nodes point only at their inputs, are never changed after creation, and are compared by identity. `id` grows with
+creation, so sorting by id is a topological order.
 
 `Value`'s operators insert the explicit casts and broadcasts the IR asks for. They find ops by name in `Op.registry`, so
 this module knows words, not classes.
@@ -220,9 +220,7 @@ def common_dtype(*operands: Value | Scalar) -> DType:
     for d in by_rank:
         if d is None:
             continue
-        if out is None:
-            out = d
-        elif _CATEGORY[d.kind] > _CATEGORY[out.kind]:
+        if out is None or _CATEGORY[d.kind] > _CATEGORY[out.kind]:
             out = d
     assert out is not None
     return out
@@ -244,7 +242,7 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 
 
 def expand_to(x: Any, shape: Shape) -> Any:
-    """`x` broadcast to `shape`, extents 1 repeated and missing axes added in front; `x` itself where nothing changes."""
+    """`x` broadcast to `shape`, extents 1 repeated, missing axes added in front; `x` itself where nothing changes."""
     have: Shape = x.type.shape
     if len(have) == len(shape) and all(map(same, have, shape)):
         return x

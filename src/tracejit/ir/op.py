@@ -5,9 +5,9 @@
         eval = staticmethod(np.tanh)
         def vjp(self, g, y, x): return (g * (1 - y * y),)
 
-An `Op` subclass is a frozen dataclass; its fields are its attributes, equal by value. Calling an op on values emits it in
-their domain: Nodes give a Node, Tensors compute at once (and are recorded), scalars of a kernel body give a scalar Node.
-Ops are pure: randomness takes a state, mutation is made functional by the Tensor layer.
+An `Op` subclass is a frozen dataclass; its fields are its attributes, equal by value. Calling an op on values emits it
+in their domain: Nodes give a Node, Tensors compute at once (and are recorded), scalars of a kernel body give a scalar
+Node. Ops are pure: randomness takes a state, mutation is made functional by the Tensor layer.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ from tracejit.ir.types import TensorType, TupleType, Type
 
 if TYPE_CHECKING:
     from tracejit.ir.index import Index
-    from tracejit.ir.node import Node, Value
+    from tracejit.ir.node import Node
 
-__all__ = ["Array", "ArrayConst", "At", "Item", "Op", "Param", "Reader", "Reduce", "Sample", "attribute_key", "results", "same_op"]
+__all__ = [
+    "Array", "ArrayConst", "At", "Item", "Op", "Param", "Reader", "Reduce", "Sample",
+    "attribute_key", "results", "same_op",
+]  # fmt: skip
 
 Array = np.ndarray[Any, np.dtype[Any]]
 At = tuple["Index | Node", ...]  # one index per axis: affine, or a scalar i64 Node where data decides
 
 
 class ArrayConst:
-    """A constant array as an attribute: equal and hashed by dtype, shape and bytes. Nobody may write to it afterwards."""
+    """A constant array as an attribute: equal and hashed by dtype, shape and bytes. Nobody may write to it."""
 
     __slots__ = ("__dict__", "array")
 
@@ -126,7 +129,8 @@ class Op:
         raise NotImplementedError(f"{self.name} has no NumPy meaning")
 
     def vjp(self, g: Any, out: Any, *inputs: Any, **_: Any) -> tuple[Any, ...]:
-        """Cotangents of the inputs, None where there is none; written with operators and ops only, so it differentiates again.
+        """Cotangents of the inputs, None where there is none; written with operators and ops only, so it
+        differentiates again.
 
         For ops with several results `g` and `out` are tuples (entries of `g` may be None).
         """
@@ -189,7 +193,8 @@ def results(type: Type) -> Sequence[TensorType]:
 def attribute_key(value: Any) -> Hashable:
     """A hashable that is equal exactly where two attributes mean the same.
 
-    Plain `==` does not do: it holds 0.0 equal to -0.0 and True to 1, nan different from itself, and raises on symbolic dims.
+    Plain `==` does not do: it holds 0.0 equal to -0.0 and True to 1, nan different from itself, and raises on symbolic
+    dims.
     """
     if isinstance(value, float):
         return (float, struct.pack("d", value))

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from tracejit.errors import ParseError, TracejitError
 from tracejit.ir.dim import Extent, Sym
-from tracejit.ir.dtype import BY_NAME, DType
+from tracejit.ir.dtype import BY_NAME
 from tracejit.ir.graph import Graph, Range, param
 from tracejit.ir.node import Node
 from tracejit.ir.op import Array, ArrayConst, Item, Op
@@ -205,7 +205,9 @@ class _Reader:
         if isinstance(node.type, TupleType):
             values = [Node.of(Item(i), (node,)) for i in range(len(node.type.items))]
         if not _same_types([v.type for v in values], stated):
-            self.fail(f"{names[0][0]} has type {_show(v.type for v in values)}, the text says {_show(stated)}", stated_at)
+            self.fail(
+                f"{names[0][0]} has type {_show(v.type for v in values)}, the text says {_show(stated)}", stated_at
+            )
         if len(names) != len(values):
             self.fail(f"{word} has {len(values)} results, the text names {len(names)}", names[-1][1])
         if m := _LOCATION.match(self.text, self.at):
@@ -231,7 +233,9 @@ class _Reader:
         self.mark("=")
         attributes[key] = self.attribute()
 
-    def node(self, word: str, attributes: dict[str, Any], inputs: list[Node], stated: list[TensorType], at: int) -> Node:
+    def node(
+        self, word: str, attributes: dict[str, Any], inputs: list[Node], stated: list[TensorType], at: int
+    ) -> Node:
         cls = Op.registry[word]
         if word == "const":
             attributes = {"value": self.constant(attributes["value"], stated[0], at), "type": stated[0]}
@@ -251,7 +255,9 @@ class _Reader:
         if kind == "f" and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         fits = {"f": float, "b": bool}.get(kind, int)
-        if isinstance(value, (bool, int, float)) and (isinstance(value, bool) != (kind == "b") or not isinstance(value, fits)):
+        if isinstance(value, (bool, int, float)) and (
+            isinstance(value, bool) != (kind == "b") or not isinstance(value, fits)
+        ):
             self.fail(f"a constant of {type.dtype.name} cannot be {value}", at)
         return value
 

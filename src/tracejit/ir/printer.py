@@ -6,9 +6,9 @@
       return %h
     }
 
-One node per line, in program order. Numbers count values; names come from the user's code where known. Attributes stand in
-field order, defaults left out. A constant is written as its dtype would write it; arrays are `const(@w0)` and live in a
-side table. Comments are locations and mean nothing.
+One node per line, in program order. Numbers count values; names come from the user's code where known. Attributes
+stand in field order, defaults left out. A constant is written as its dtype would write it; arrays are `const(@w0)` and
+live in a side table. Comments are locations and mean nothing.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def excerpt(graph: Graph, culprit: Node, around: int = 2) -> str:
 
 
 def clean_name(label: str) -> str:
-    """`label` as a name of the text form: letters, digits, `_` and `.`, not starting with a digit; "" where nothing is left."""
+    """`label` as a word of the text form: letters, digits, `_` and `.`, not a digit first; "" where nothing is left."""
     name = _UNFIT.sub("_", label.replace("[", ".").replace("]", "")).strip(".")
     return "_" + name if name[:1].isdigit() or name == "_" else name
 
@@ -123,7 +123,8 @@ class _Printer:
             return f"%{word}"
 
         for i, p in enumerate(g.params):
-            names[p] = name((p.op.label if isinstance(p.op, Param) else p.label) or f"p{i}") if self.labels else f"%p{i}"
+            label = p.op.label if isinstance(p.op, Param) else p.label
+            names[p] = name(label or f"p{i}") if self.labels else f"%p{i}"
         items = _items(g)
         for n in g.nodes:
             if n in names or isinstance(n.op, Item):
@@ -153,9 +154,7 @@ class _Printer:
             if n in params or isinstance(n.op, Item):
                 continue
             if isinstance(n.type, TupleType):
-                out = ", ".join(
-                    names[items[n, i][0]] if (n, i) in items else "%_" for i in range(len(n.type.items))
-                )
+                out = ", ".join(names[items[n, i][0]] if (n, i) in items else "%_" for i in range(len(n.type.items)))
             else:
                 out = names[n]
             operands = [names.get(i, "%?") for i in n.inputs]
@@ -169,7 +168,9 @@ class _Printer:
             self.fields[cls] = tuple(f for f in dataclasses.fields(op) if f.init)
         if op.name == "const":  # its type is the line's type
             return [self.constant(op.value, op.type)]  # type: ignore[attr-defined]
-        return [f"{f.name}={self.attribute(v)}" for f in self.fields[cls] if not _is_default(v := getattr(op, f.name), f)]
+        return [
+            f"{f.name}={self.attribute(v)}" for f in self.fields[cls] if not _is_default(v := getattr(op, f.name), f)
+        ]
 
     def constant(self, value: Any, type: TensorType) -> str:
         if isinstance(value, ArrayConst):
@@ -183,7 +184,7 @@ class _Printer:
                 return str(int(value))
 
     def array(self, value: ArrayConst) -> str:
-        # By identity of the attribute, which the graph keeps alive: hashing the contents of all weights is not for free.
+        # By identity of the attribute, which the graph keeps alive: hashing all weights is not free.
         return "@" + self.arrays.setdefault(id(value), (f"w{len(self.arrays)}", value))[0]
 
     def attribute(self, value: Any) -> str:
@@ -221,4 +222,3 @@ def _items(g: Graph) -> dict[tuple[Node, int], list[Node]]:
 
 def _is_default(value: Any, of: dataclasses.Field[Any]) -> bool:
     return of.default is not dataclasses.MISSING and attribute_key(value) == attribute_key(of.default)
-

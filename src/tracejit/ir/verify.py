@@ -5,7 +5,8 @@
  3. `node.type` is what the op's own rule gives for the types of its inputs.
  4. A tuple type is read by `item` nodes only, and is no result.
  5. Attributes are immutable: tuples, never lists.
- 6. Every symbol in a type or attribute occurs in a parameter's type; a range is about such a symbol, given once, 0 <= low <= high.
+ 6. Every symbol in a type or attribute occurs in a parameter's type; a range is about such a symbol, given once, and
+    0 <= low <= high.
  7. A symbol's name is a word the text form can read back as a symbol. Static extents are not negative.
  8. Graphs in attributes keep the same rules, and may use the symbols of the graph around them.
 
@@ -78,7 +79,7 @@ def _verify(g: Graph, bound: frozenset[str]) -> list[Graph]:
                 elif isinstance(value, Dim):
                     _verify_symbols(g, n, value, bound)
                 elif isinstance(value, (list, dict, set, bytearray, np.ndarray)):  # 5
-                    _fail(g, n, f"an attribute of {n.op.name} is a {type(value).__name__}, which is mutable: use a tuple")
+                    _fail(g, n, f"an attribute of {n.op.name} is a {type(value).__name__}: use a tuple")
         _verify_type(g, n, bound)
     for r in g.results:
         if isinstance(r.type, TupleType):  # 4

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Graph -> Graph: the gradient, rules, folding, sharing, binding. Start reading at `pipeline.py`."""

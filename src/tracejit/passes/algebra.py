@@ -1,12 +1,14 @@
 """Rules about values: arithmetic, comparisons, casts, choices. The contract of every rule here and in `movement`:
 
- 1. The type is unchanged, symbolic dims included.
- 2. The replacement costs no more, so rewriting terminates. A rule that only tidies (constants to the right) goes one way.
- 3. `exact=True` keeps every bit, on infinities, -0.0, subnormals and integer overflow too; a nan stays a nan, but its sign
-    and payload may change, since neither IEEE 754 nor NumPy fixes them. Anything else is `exact=False` and runs only where
-    the caller allows other roundings. (`x + 0.0` is not `x`: -0.0. `x * 0` is not `0`: nan, inf. `x - x` neither.)
- 4. No general commutativity or associativity: where both orders occur, write the second rule.
- 5. The line above it says why it pays.
+1. The type is unchanged, symbolic dims included.
+2. The replacement costs no more, so rewriting terminates. A rule that only tidies (constants to the right) goes one
+   way.
+3. `exact=True` keeps every bit, on infinities, -0.0, subnormals and integer overflow too; a nan stays a nan, but its
+   sign and payload may change, since neither IEEE 754 nor NumPy fixes them. Anything else is `exact=False` and runs
+   only where the caller allows other roundings. (`x + 0.0` is not `x`: -0.0. `x * 0` is not `0`: nan, inf. `x - x`
+   neither.)
+4. No general commutativity or associativity: where both orders occur, write the second rule.
+5. The line above it says why it pays.
 """
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false
@@ -64,7 +66,7 @@ def like(x: Any, value: bool | int | float) -> Any:
 # Each pair of negations is a no-op.
 @rule(exact=True)
 def double_neg(x):
-    return -(-x), x
+    return -(-x), x  # noqa: B002
 
 
 # One op instead of two, here and in the next four.
@@ -369,8 +371,11 @@ def filled(x: Node, value: bool | int | float) -> Any:
     return full(x, value, x.type)
 
 
-# Tidies, so that the rules above need one order only. Not maximum: whether it gives 0.0 or -0.0 may depend on the order.
-@rule_on(Add, Mul, BitAnd, BitOr, BitXor, Eq, exact=True, example=[lambda x: filled(x, 3) * x, lambda x: eq(filled(x, 1), x)])
+# Tidies, so that the rules above need one order only. Not maximum: whether it gives 0.0 or -0.0 may depend on the
+# order.
+@rule_on(
+    Add, Mul, BitAnd, BitOr, BitXor, Eq, exact=True, example=[lambda x: filled(x, 3) * x, lambda x: eq(filled(x, 1), x)]
+)
 def constants_right(node: Node) -> Node | None:
     a, b = node.inputs
     return Node.of(node.op, (b, a)) if isinstance(a.op, Const) and not isinstance(b.op, Const) else None

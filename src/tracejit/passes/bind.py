@@ -18,7 +18,7 @@ __all__ = ["bind"]
 
 
 def bind(graph: Graph, extents: Mapping[str, int]) -> Graph:
-    """`graph` with the symbols of `extents` replaced in every type and attribute. Raises OpError outside a symbol's range."""
+    """`graph` with the symbols of `extents` replaced everywhere. Raises OpError outside a symbol's range."""
     for low, symbol, high in graph.ranges:
         if symbol in extents and not low <= extents[symbol] <= high:
             raise OpError(f"@{graph.name}: {symbol} = {extents[symbol]} is outside {low} <= {symbol} <= {high}")

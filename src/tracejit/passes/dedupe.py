@@ -1,7 +1,7 @@
 """Equal ops on equal inputs become one node: hash-consing, one loop.
 
-Sound for every op because ops are pure: a random draw takes its state as an input, so draws with different states differ.
-Parameters are never merged; two callers' arrays may hold the same values only today.
+Sound for every op because ops are pure: a random draw takes its state as an input, so draws with different states
+differ. Parameters are never merged; two callers' arrays may hold the same values only today.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
  - A pointwise op of filled constants is a filled constant, whatever the shape: evaluated once, at rank 0.
  - Moving the elements of a filled constant about leaves a filled constant.
- - Any other pure op of constants is evaluated where inputs and result are small; an array all of whose elements have the
-   same bits becomes a filled constant again.
+ - Any other pure op of constants is evaluated where inputs and result are small; an array all of whose elements have
+   the same bits becomes a filled constant again.
 
-Sources (iota) stay: kernels make them on the spot. Random bits, `stop_gradient` and `to_device` stay: they mean something
-to later passes.
+Sources (iota) stay: kernels make them on the spot. Random bits, `stop_gradient` and `to_device` stay: they mean
+something to later passes.
 """
 
 from __future__ import annotations
@@ -82,5 +82,3 @@ def _filled(scalar: Array, type: TensorType) -> Const | None:
     value = scalar.item() if type.dtype.kind != "f" else float(scalar)
     again = np.asarray(value, type.dtype.numpy)
     return Const(value, type) if value != value or again.tobytes() == np.asarray(scalar).tobytes() else None
-
-

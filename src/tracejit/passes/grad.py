@@ -1,7 +1,7 @@
 """The reverse pass: walk the nodes backwards, asking each op for the cotangents of its inputs.
 
-The gradient is made of ordinary nodes in the same graph, so it can be printed, optimised, compiled and differentiated again.
-Only nodes on a way from `wrt` to the results are asked: integers, `stop_gradient` and constants cost nothing.
+The gradient is made of ordinary nodes in the same graph, so it can be printed, optimised, compiled and differentiated
+again. Only nodes on a way from `wrt` to the results are asked: integers, `stop_gradient` and constants cost nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = ["grad", "pullback", "vjp_graph"]
 def grad(graph: Graph, wrt: Sequence[int], cotangents: Sequence[Node | None] | None = None) -> Graph:
     """The graph of d(results) / d(params[i]) for i in `wrt`.
 
-    Without `cotangents` the only result must be a real scalar; with them, one node (or None) for each result, of its type,
-    made of the graph's own params.
+    Without `cotangents` the only result must be a real scalar; with them, one node (or None) for each result, of its
+    type, made of the graph's own params.
     """
     if cotangents is None:
         if len(graph.results) != 1 or not _is_real(graph.results[0]) or graph.results[0].shape:
@@ -90,8 +90,12 @@ def _is_real(n: Node) -> bool:
 class _Sweep:
     active: set[Node]
     newest: int  # no node made so far has a higher id
-    found: dict[Node, Node] = field(default_factory=dict[Node, Node])  # cotangents, complete once all readers were visited
-    parts: dict[Node, list[Node | None]] = field(default_factory=dict[Node, "list[Node | None]"])  # of each result of a node
+    found: dict[Node, Node] = field(
+        default_factory=dict[Node, Node]
+    )  # cotangents, complete once all readers were visited
+    parts: dict[Node, list[Node | None]] = field(
+        default_factory=dict[Node, "list[Node | None]"]
+    )  # of each result of a node
     items: dict[Node, dict[int, Node]] = field(default_factory=dict[Node, "dict[int, Node]"])
 
     def visit(self, n: Node, keep: bool) -> None:

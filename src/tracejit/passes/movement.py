@@ -41,7 +41,9 @@ def copy_nothing(node: Node) -> Node | None:
 
 
 # Not even a view is needed.
-@rule_on(Reshape, Broadcast, exact=True, example=[lambda x: Reshape(x.shape)(x), lambda x: Broadcast(x.shape, (0, 1, 2))(x)])
+@rule_on(
+    Reshape, Broadcast, exact=True, example=[lambda x: Reshape(x.shape)(x), lambda x: Broadcast(x.shape, (0, 1, 2))(x)]
+)
 def same_shape(node: Node) -> Node | None:
     (x,) = node.inputs
     return x if _same_shape(x.shape, node.shape) else None
@@ -49,7 +51,7 @@ def same_shape(node: Node) -> Node | None:
 
 @rule_on(Transpose, exact=True, example=lambda x: Transpose((0, 1, 2))(x))
 def transpose_nothing(node: Node) -> Node | None:
-    return node.inputs[0] if node.op.perm == tuple(range(len(node.shape))) else None
+    return node.inputs[0] if node.op.perm == tuple(range(len(node.shape))) else None  # type: ignore[attr-defined]
 
 
 @rule_on(Slice, exact=True, example=lambda x: Slice((0, 0, 0), x.shape, (1, 1, 1))(x))
@@ -98,7 +100,9 @@ def transpose_transpose(node: Node) -> Node | None:
     return Node.of(Transpose(perm), node.inputs[0].inputs)
 
 
-@rule_on(Broadcast, exact=True, example=lambda x: Broadcast((5, 2, 6, 3, 4), (1, 3, 4))(Broadcast((2, 3, 4), (0, 1, 2))(x)))
+@rule_on(
+    Broadcast, exact=True, example=lambda x: Broadcast((5, 2, 6, 3, 4), (1, 3, 4))(Broadcast((2, 3, 4), (0, 1, 2))(x))
+)
 def broadcast_broadcast(node: Node) -> Node | None:
     if (inner := _inner(node, Broadcast)) is None:
         return None
@@ -126,7 +130,11 @@ def flip_flip(node: Node) -> Node | None:
     return Node.of(Flip(axes), node.inputs[0].inputs)
 
 
-@rule_on(Slice, exact=True, example=lambda x: Slice((0, 1, 1), (2, 2, 2), (1, 1, 2))(Slice((0, 0, 1), (2, 3, 4), (1, 1, 2))(x)))
+@rule_on(
+    Slice,
+    exact=True,
+    example=lambda x: Slice((0, 1, 1), (2, 2, 2), (1, 1, 2))(Slice((0, 0, 1), (2, 3, 4), (1, 1, 2))(x)),
+)
 def slice_slice(node: Node) -> Node | None:
     if (inner := _inner(node, Slice)) is None:
         return None
@@ -184,7 +192,11 @@ def slice_concat(node: Node) -> Node | None:
 
 
 # Neighbours cut from one value are one cut: `cat(chunk(x))` is x.
-@rule_on(Concat, exact=True, example=lambda x: Concat(2)(Slice((0, 0, 1), (2, 3, 3), (1, 1, 1))(x), Slice((0, 0, 3), (2, 3, 4), (1, 1, 1))(x)))
+@rule_on(
+    Concat,
+    exact=True,
+    example=lambda x: Concat(2)(Slice((0, 0, 1), (2, 3, 3), (1, 1, 1))(x), Slice((0, 0, 3), (2, 3, 4), (1, 1, 1))(x)),
+)
 def concat_slices(node: Node) -> Node | None:
     axis: int = node.op.axis  # type: ignore[attr-defined]
     kept: list[Node] = []
@@ -204,14 +216,20 @@ def _neighbours(a: Node, b: Node, axis: int) -> Node | None:
     if p.strides[axis] != 1 or q.strides[axis] != 1 or not same(p.limits[axis], q.starts[axis]):
         return None
     for i in range(len(p.starts)):
-        if i != axis and not (same(p.starts[i], q.starts[i]) and same(p.limits[i], q.limits[i]) and p.strides[i] == q.strides[i]):
+        if i != axis and not (
+            same(p.starts[i], q.starts[i]) and same(p.limits[i], q.limits[i]) and p.strides[i] == q.strides[i]
+        ):
             return None
     limits = tuple(q.limits[i] if i == axis else d for i, d in enumerate(p.limits))
     return Node.of(Slice(p.starts, limits, p.strides), a.inputs)
 
 
 # Cropping off what was padded on, as the gradient of a padded convolution does.
-@rule_on(Slice, exact=True, example=lambda x: Slice((1, 0, 2), (3, 3, 6), (1, 1, 1))(Pad((1, 0, 2), (1, 0, 0), (0, 0, 0))(x, like(x, 0))))
+@rule_on(
+    Slice,
+    exact=True,
+    example=lambda x: Slice((1, 0, 2), (3, 3, 6), (1, 1, 1))(Pad((1, 0, 2), (1, 0, 0), (0, 0, 0))(x, like(x, 0))),
+)
 def slice_pad(node: Node) -> Node | None:
     if (inner := _inner(node, Pad)) is None:
         return None

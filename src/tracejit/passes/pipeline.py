@@ -1,7 +1,8 @@
-"""The passes, in order. A pass is `Graph -> Graph`: valid in, valid out; nodes are never edited, untouched ones are shared.
+"""The passes, in order. A pass is `Graph -> Graph`: valid in, valid out; nodes are never edited, untouched ones are
+shared.
 
-`TRACEJIT_DUMP=dir` writes the text before and after each pass, with how often each rule fired; `TRACEJIT_VERIFY_PASSES=1`
-checks the invariants in between.
+`TRACEJIT_DUMP=dir` writes the text before and after each pass, with how often each rule fired;
+`TRACEJIT_VERIFY_PASSES=1` checks the invariants in between.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Keep or recompute: divide one DAG into a forward graph, a backward graph, and the values handed from one to the other.
+"""Keep or recompute: divide one DAG into a forward graph, a backward graph, and the values handed from one to the
+other.
 
     forward(params)            -> forward results..., saved...
     backward(cotangents, saved) -> backward results
 
-A node is backward where it depends on a cotangent; all others are forward. The forward nodes that backward ones read are
-*wanted*. Parameters and forward results are held by the caller anyway, so handing them over is free. Cheap nodes (movement,
-casts, arithmetic, comparisons: memory traffic decides, not arithmetic) may be computed again from their *leaves*, the
-nearest ancestors that are free, saved or not cheap. Two steps choose:
+A node is backward where it depends on a cotangent; all others are forward. The forward nodes that backward ones read
+are *wanted*. Parameters and forward results are held by the caller anyway, so handing them over is free. Cheap nodes
+(movement, casts, arithmetic, comparisons: memory traffic decides, not arithmetic) may be computed again from their
+*leaves*, the nearest ancestors that are free, saved or not cheap. Two steps choose:
 
  1. In order, each wanted node: recompute it if its leaves are all at hand or smaller than itself, else save it.
  2. For each leaf not at hand: save it instead, where that lets larger saved values go.
@@ -29,10 +30,11 @@ from tracejit.ir.types import TensorType, TupleType
 
 __all__ = ["Split", "split"]
 
-_CHEAP = frozenset(
-    """const iota neg abs sign floor ceil round cast add sub mul maximum minimum bit_and bit_or bit_xor bit_not shift_left shift_right
-    eq lt le select reshape transpose broadcast slice pad flip concat copy stop_gradient dynamic_slice""".split()
-)
+_CHEAP = frozenset({
+    "const", "iota", "neg", "abs", "sign", "floor", "ceil", "round", "cast", "add", "sub", "mul", "maximum",
+    "minimum", "bit_and", "bit_or", "bit_xor", "bit_not", "shift_left", "shift_right", "eq", "lt", "le", "select",
+    "reshape", "transpose", "broadcast", "slice", "pad", "flip", "concat", "copy", "stop_gradient", "dynamic_slice",
+})  # fmt: skip
 _MOST_LEAVES = 4  # a node with more is saved: recomputing it would read more than it writes
 _MOST_STEPS = 24  # cheap nodes between a wanted node and its leaves
 _EXTENT = 64  # stands for a symbol whose extent is not given
@@ -175,4 +177,3 @@ class _Choice:
 
 def _is_cheap(n: Node) -> bool:
     return n.op.name in _CHEAP
-

@@ -1,4 +1,5 @@
-"""Rules are facts, and `rewrite` applies them: one bottom-up rebuild, trying the rules of each node's op until none fires.
+"""Rules are facts, and `rewrite` applies them: one bottom-up rebuild, trying the rules of each node's op until none
+fires.
 
     @rule(exact=True)
     def double_neg(x):
@@ -7,9 +8,9 @@
     @rule_on(Transpose, exact=True, example=lambda x: transpose(transpose(x, (1, 0)), (1, 0)))
     def transpose_transpose(node): ...                 # where attributes or shapes decide: plain Python
 
-A pattern rule is read by applying it to scalars of each dtype, so the pattern is ordinary IR, typed, with parameters as its
-holes. It speaks of pointwise ops only; matched against tensors, its constants take the shape of the node they replace.
-Rules are data: they are indexed by root op, counted as they fire, and tested without being named.
+A pattern rule is read by applying it to scalars of each dtype, so the pattern is ordinary IR, typed, with parameters
+as its holes. It speaks of pointwise ops only; matched against tensors, its constants take the shape of the node they
+replace. Rules are data: they are indexed by root op, counted as they fire, and tested without being named.
 """
 
 from __future__ import annotations
