@@ -20,7 +20,7 @@ from tracejit.ir.types import TensorType, Type
 from tracejit.ops.pointwise import compute
 from tracejit.ops.composed.axes import axis_of, floating, rank
 from tracejit.ops.composed.elementwise import abs, erf, exp, expm1, log1p, sign, tanh, where
-from tracejit.ops.composed.movement import chunk
+from tracejit.ops.composed.movement import chunk, reshape
 
 __all__ = [
     "celu", "elu", "gelu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish",
@@ -92,10 +92,8 @@ def leaky_relu(x: Value, negative_slope: float = 0.01) -> Any:
 
 def prelu(x: Value, weight: Value) -> Any:
     """As leaky_relu, with one slope, or one for each channel (axis 1)."""
-    if rank(weight) == 1 and rank(x) > 1 and weight.type.shape[0] != 1:
-        from tracejit.ops.composed.movement import reshape
-
-        weight = reshape(weight, (-1,) + (1,) * (rank(x) - 2))
+    if rank(weight):
+        weight = reshape(weight, () if weight.type.shape[0] == 1 else (-1, *(1,) * (rank(x) - 2)))
     return where(x > 0, x, weight * x)
 
 

@@ -86,7 +86,7 @@ def group_norm(
     axes = tuple(range(2, rank(x)))
     _, var, away = moments(x, axes)
     y = reshape(away * spread(rsqrt(var + eps), x, axes), input.type.shape)
-    return cast(_scaled(y, _per_channel(weight, y), _per_channel(bias, y)), input.type.dtype)
+    return cast(scale_channels(y, weight, bias), input.type.dtype)
 
 
 def _per_channel(v: Value | None, x: Any) -> Any:
@@ -105,7 +105,12 @@ def normalize_channels(x: Value, mean: Any, var: Any, weight: Value | None, bias
     """(x - mean) / sqrt(var + eps) * weight + bias, all given for each channel (axis 1)."""
     wide = _wide(x)
     y = (wide - _per_channel(mean, wide)) * _per_channel(rsqrt(var + eps), wide)
-    return cast(_scaled(y, _per_channel(weight, y), _per_channel(bias, y)), x.type.dtype)
+    return cast(scale_channels(y, weight, bias), x.type.dtype)
+
+
+def scale_channels(y: Value, weight: Value | None, bias: Value | None) -> Any:
+    """y * weight + bias, both given for each channel (axis 1)."""
+    return _scaled(y, _per_channel(weight, y), _per_channel(bias, y))
 
 
 def local_response_norm(input: Value, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Any:

@@ -7,6 +7,7 @@ element alone and no scatter is needed: `fold` of a select.
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,9 +19,9 @@ from tracejit.ir.dim import product
 from tracejit.ir.node import Value
 from tracejit.ops.composed.axes import axis_of, one_per, rank
 from tracejit.ops.composed.convolution import zero_padded
-from tracejit.ops.composed.elementwise import eq, where
+from tracejit.ops.composed.elementwise import abs, eq, pow, where
 from tracejit.ops.composed.movement import cat, movedim, permute, reshape, slice_along, unsqueeze
-from tracejit.ops.composed.reduction import max, mean, vector_norm
+from tracejit.ops.composed.reduction import max, mean
 from tracejit.ops.composed.selection import table
 from tracejit.ops.movement import Broadcast, Fold, Unfold
 from tracejit.ops.reduce import ArgMax, ReduceSum
@@ -28,7 +29,7 @@ from tracejit.ops.source import Iota
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
-    "adaptive_max_pool2d", "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "col2im", "im2col", "lp_pool1d", "lp_pool2d",
+    "adaptive_max_pool2d", "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "col2im", "im2col", "lp_pool1d", "lp_pool2d", "lp_pool3d",
     "max_pool1d", "max_pool2d", "max_pool3d", "unfold",
 ]  # fmt: skip
 
@@ -181,8 +182,13 @@ def avg_pool3d(
 
 def _lp_pool(space: int, x: Value, norm_type: float, kernel: Size, stride: Size | None, ceil_mode: bool) -> Any:
     k, s, p, d, extra = _setup(f"lp_pool{space}d", space, x, kernel, stride, 0, 1, ceil_mode)
+    if math.isinf(norm_type):
+        return _max_pool(space, abs(x), k, s, 0, 1, ceil_mode, False)
+    if any(extra):  # PyTorch scales the mean by the whole kernel, also where the window reaches past the end
+        return (_avg_pool(space, pow(x, norm_type), k, s, 0, ceil_mode, True) * product(k)) ** (1 / norm_type)
     grid = Unfold(k, s, d)(zero_padded(x, p, extra))
-    return vector_norm(grid, norm_type, tuple(range(rank(grid) - space, rank(grid))))
+    total = ReduceSum(tuple(range(rank(grid) - space, rank(grid))))(pow(grid, norm_type))
+    return pow(total, 1 / norm_type)  # NaN for a negative sum of odd powers, as in PyTorch
 
 
 def lp_pool1d(
@@ -197,6 +203,13 @@ def lp_pool2d(
 ) -> Any:
     """The norm of each window of the last two axes."""
     return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+def lp_pool3d(
+    input: Value, norm_type: float, kernel_size: Size, stride: Size | None = None, ceil_mode: bool = False
+) -> Any:
+    """The norm of each window of the last three axes."""
+    return _lp_pool(3, input, norm_type, kernel_size, stride, ceil_mode)
 
 
 # --- adaptive ------------------------------------------------------------------------------------------------------
