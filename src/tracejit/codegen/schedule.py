@@ -557,7 +557,9 @@ class _Scheduler:
                 items.setdefault(n.inputs[0], []).append(n)
         for k, c in calls.items():
             if isinstance(c.node.type, TupleType):
-                steps[k] = Call(c.node, c.inputs, tuple(items.get(c.node, ())))
+                have = {i.op.index: i for i in items.get(c.node, ())}  # type: ignore[attr-defined]
+                every = [have.get(i) or Node.of(Item(i), (c.node,)) for i in range(len(c.node.type.items))]
+                steps[k] = Call(c.node, c.inputs, tuple(every), c.match)
         order = sorted(steps, key=lambda k: (before[k].bit_count(), k))
         return Schedule(tuple(steps[k] for k in order), self.base)
 

@@ -15,7 +15,7 @@ from tracejit.ir.dim import Shape
 from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
 
-__all__ = ["Padding", "View", "padded_view", "view"]
+__all__ = ["Padding", "View", "is_zero", "padded_view", "view"]
 
 _VIEWS = frozenset({"transpose", "slice", "flip", "broadcast", "reshape", "copy", "stop_gradient"})
 
@@ -104,8 +104,8 @@ def strided(base: Node, at: Sequence[Index], axes: Sequence[Axis | None]) -> Vie
 
 
 def is_zero(n: Node) -> bool:
-    """True for the constant 0.0 (not -0.0, which would show)."""
-    return n.op.name == "const" and str(n.op.value) in ("0.0", "0")  # type: ignore[attr-defined]
+    """True where all elements are the constant 0 (not -0.0, which would show)."""
+    return n.op.name == "const" and str(n.op.value) in ("0.0", "0", "False")  # type: ignore[attr-defined]
 
 
 def _int(x: object) -> int:

@@ -85,7 +85,11 @@ _POINTERS = ("y", "x", "w", "bias")
 _AXES = ("d", "h", "w")
 _INTEGERS = (
     *("n", "g", "o", "c", "k", "pixels"),
-    *(f"{name}_{axis}" for name in ("window", "out", "step", "dilation", "low", "base", "first", "last") for axis in _AXES),
+    *(
+        f"{name}_{axis}"
+        for name in ("window", "out", "step", "dilation", "low", "base", "first", "last")
+        for axis in _AXES
+    ),
     *("x_n", "x_g", "x_c", "x_d", "x_h", "x_w"),
     *("w_g", "w_o", "w_c", "w_d", "w_h", "w_w"),
     *("y_n", "y_g", "y_o"),
@@ -197,9 +201,9 @@ def _plan_rows(dtype: str, v: Convolution, t: Tiling) -> Call:
     images = max(1, min(v.c, _COPY_BYTES // max(part * values["p_c"] * size, 1))) if pads else max(v.c, 1)
     kb = blocks(images * window, t.k_block // 2, 1)
     o = round_up(v.o, t.columns)
-    mergeable = all(
-        v.window[i] == 1 or v.w[3 + i] == v.w[4 + i] * v.window[i + 1] for i in range(2)
-    ) and not (v.window[1] == 1 and v.window[0] > 1 and v.w[3] != v.w[5] * v.window[2])
+    mergeable = all(v.window[i] == 1 or v.w[3 + i] == v.w[4 + i] * v.window[i + 1] for i in range(2)) and not (
+        v.window[1] == 1 and v.window[0] > 1 and v.w[3] != v.w[5] * v.window[2]
+    )
     values |= {
         "copied": int(pads), "copy_size": part * images * values["p_c"], "p_n": images * values["p_c"], "images": images,
         "chunks": -(-v.n // part), "parts": 1, "part": part, "kb": kb, "group": 1,
@@ -235,7 +239,9 @@ def _fill_k_tables(f: Function, s: dict[str, Value], layout: dict[str, Value], c
         column = (along % s["phases"]) * s["phase"] + along // s["phases"] * layout["w"]
         with f.loop(0, s["c"]) as c, f.loop(0, s["window_d"]) as qd, f.loop(0, s["window_h"]) as qh:
             index = ((c * s["window_d"] + qd) * s["window_h"] + qh) * s["window_w"] + qw
-            in_x = (c % channels) * layout["c"] + qd * s["dilation_d"] * layout["d"] + qh * s["dilation_h"] * layout["h"]
+            in_x = (
+                (c % channels) * layout["c"] + qd * s["dilation_d"] * layout["d"] + qh * s["dilation_h"] * layout["h"]
+            )
             in_w = c * s["w_c"] + qd * s["w_d"] + qh * s["w_h"] + qw * s["w_w"]
             f.store(in_x + column, f.element(kx, index, i64))
             f.store(in_w, f.element(kw, index, i64))
@@ -427,7 +433,15 @@ def _columns(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...
 
 
 def _gather(
-    f: Function, t: Tiling, s: dict[str, Value], source: Value, panel: Value, j: Value, valid: Value, kx: Value, kc: Value
+    f: Function,
+    t: Tiling,
+    s: dict[str, Value],
+    source: Value,
+    panel: Value,
+    j: Value,
+    valid: Value,
+    kx: Value,
+    kc: Value,
 ) -> None:
     """panel[k, lane] = patch element k of column j + lane."""
     record = f.element(_area(f, s, "pieces"), j // t.columns * _record(t), i64)
@@ -438,7 +452,10 @@ def _gather(
             if vectors:
                 for pieces in f.cases(count, range(1, 7)):  # few pieces keep their places in registers
                     lanes = [f.load(i64, f.element(record, 2 * i + 1, i64)) for i in range(pieces)]
-                    starts = [f.element(source, f.load(i64, f.element(record, 2 * i + 2, i64)), t.scalar) for i in range(pieces)]
+                    starts = [
+                        f.element(source, f.load(i64, f.element(record, 2 * i + 2, i64)), t.scalar)
+                        for i in range(pieces)
+                    ]
                     targets = [f.element(panel, lane, t.scalar) for lane in lanes]
                     with f.loop(0, kc) as k:
                         offset = f.load(i64, f.element(kx, k, i64))
@@ -523,7 +540,9 @@ def _rows(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...]) 
         kc, k = f.minimum(depth - b0, kb), k0 + b0
         flags = (k > 0).select(ACCUMULATE, 0 * k)
         with f.loop(0, o, t.columns) as j:
-            _pack_runs(f, t, s, (f.element(panels, j * kb, t.scalar), f.element(w, j * s["w_o"], t.scalar), o - j, k, kc))
+            _pack_runs(
+                f, t, s, (f.element(panels, j * kb, t.scalar), f.element(w, j * s["w_o"], t.scalar), o - j, k, kc)
+            )
         with f.loop(0, o, t.columns) as j, f.loop(0, tiles) as i:
             row = i * base + f.minimum(i, extra)
             count = base + (i < extra).cast(i64)

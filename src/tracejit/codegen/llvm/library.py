@@ -1,20 +1,27 @@
-"""Library calls: which nodes have a kernel of their own, where that reads its operands, and the step that runs it."""
+"""Library calls: which nodes have a kernel of their own, where that reads its operands, and the step that runs it.
+
+Products and convolutions read views where they lie; the others want whole arrays. What is not here has loops made for it
+(`emit.py`) or runs on the host.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
+from typing import Any
 
-from tracejit.codegen.llvm import conv, matmul
-from tracejit.codegen.views import Padding, View, padded_view, view
+from tracejit.codegen.llvm import conv, matmul, order, scatter
+from tracejit.codegen.place import strides_of
+from tracejit.codegen.views import Padding, View, is_zero, padded_view, view
 from tracejit.ir.node import Node
 from tracejit.runtime import engine
 
 __all__ = ["Match", "Routine", "match", "routine"]
 
 FLOATS = ("f32", "f64")
+HALVES = ("f16", "bf16")
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +34,7 @@ class Match:
 
 @dataclass(frozen=True, eq=False)
 class Routine:
-    """How to run it: a kernel and its arguments, where pointers are numbers of operands, -1 for the result."""
+    """How to run it: a kernel and its arguments, where pointers are numbers of operands; results are -1, -2."""
 
     code: engine.Code
     symbol: str
@@ -40,18 +47,32 @@ class Routine:
 
 def match(n: Node) -> Match | None:
     """Where the node has a library kernel: how it reads its operands."""
-    if n.op.name not in ("matmul", "conv") or n.dtype.name not in FLOATS:
+    if n.op.name not in _ROUTINES or any(prod(_ints(x.shape)) == 0 for x in n.inputs):
         return None
-    if any(prod(_ints(x.shape)) == 0 for x in (*n.inputs, n)):
-        return None
-    if n.op.name == "matmul":
-        a, b = (view(x) for x in n.inputs)
-        return Match((a, b)) if batch(n, (a, b)) is not None else None
-    spatial = len(n.shape) - 3
-    if not 1 <= spatial <= 3:
-        return None
-    x, padding = padded_view(n.inputs[0], range(3, 3 + spatial))
-    return Match((x, view(n.inputs[1])), padding)
+    dtype = n.inputs[0].dtype.name
+    match n.op.name:
+        case "matmul":
+            a, b = (view(x) for x in n.inputs)
+            return Match((a, b)) if dtype in FLOATS and batch(n, (a, b)) is not None else None
+        case "conv":
+            spatial = len(n.shape) - 3
+            if dtype not in FLOATS or not 1 <= spatial <= 3 or prod(_ints(n.shape)) == 0:
+                return None
+            x, padding = padded_view(n.inputs[0], range(3, 3 + spatial))
+            return Match((x, view(n.inputs[1])), padding)
+        case "scatter" | "scatter_along":
+            if dtype in HALVES and n.op.mode == "add":  # type: ignore[attr-defined]
+                return None
+            return Match(tuple(whole(x) for x in n.inputs[int(is_zero(n.inputs[0])) :]))
+        case "sort":
+            return Match((whole(n.inputs[0]),))
+        case _:
+            return Match((whole(n.inputs[0]),)) if dtype not in HALVES else None
+
+
+def whole(n: Node) -> View:
+    """All of a node, row-major."""
+    return View(n, 0, strides_of(n.shape))
 
 
 def batch(n: Node, operands: Sequence[View]) -> tuple[tuple[int, int], list[tuple[int, int]]] | None:
@@ -74,19 +95,57 @@ def batch(n: Node, operands: Sequence[View]) -> tuple[tuple[int, int], list[tupl
 
 def routine(n: Node, found: Match, bits: int) -> Routine:
     """The kernel and its arguments."""
+    return _ROUTINES[n.op.name](n, found, bits)
+
+
+def arguments(code: engine.Code, call: matmul.Call, operands: Mapping[str, int]) -> Routine:
+    """A call with its pointers numbered; the result stands for what is not read."""
+    pointers = tuple(operands.get(p, -1) for p in call.pointers)
+    return Routine(code, call.symbol, pointers, call.integers, call.extent, call.grain, call.scratch)
+
+
+def _matmul(n: Node, found: Match, bits: int) -> Routine:
     name = n.dtype.name
-    if n.op.name == "matmul":
-        call = matmul.plan(name, matrices(n, found), bits)
-        code, operands = _matmul_code(name, bits), {"a": 0, "b": 1}
-    else:
-        call = conv.plan(name, convolution(n, found), bits)
-        code, operands = _conv_code(name, bits), {"x": 0, "w": 1}
-    return Routine(code, call.symbol, pointers(call.pointers, operands), call.integers, call.extent, call.grain, call.scratch)
+    return arguments(_code(matmul.kernel_text, name, bits), matmul.plan(name, matrices(n, found), bits), {"a": 0, "b": 1})
 
 
-def pointers(names: Sequence[str], operands: Mapping[str, int]) -> tuple[int, ...]:
-    """Numbers of operands; the result stands for what is not used."""
-    return tuple(operands.get(p, -1) for p in names)
+def _conv(n: Node, found: Match, bits: int) -> Routine:
+    name = n.dtype.name
+    return arguments(_code(conv.kernel_text, name, bits), conv.plan(name, convolution(n, found), bits), {"x": 0, "w": 1})
+
+
+def _scatter(n: Node, found: Match, bits: int) -> Routine:
+    op: Any = n.op
+    name, along, zero = n.dtype.name, n.op.name == "scatter_along", is_zero(n.inputs[0])
+    indices = _ints(n.inputs[1].shape)
+    count = indices[op.axis] if along else prod(indices)
+    call = scatter.plan(name, op.mode, along, _ints(n.shape), op.axis, count, from_zero=zero)
+    operands = {"indices": 0, "updates": 1} if zero else {"x": 0, "indices": 1, "updates": 2}
+    return arguments(_code(scatter.kernel_text, name, op.mode, along, bits), call, operands)
+
+
+def _sort(n: Node, found: Match, bits: int) -> Routine:
+    op: Any = n.op
+    x = n.inputs[0]
+    call = order.plan_sort(x.dtype.name, op.descending, _ints(x.shape), op.axis)
+    return arguments(_code(order.sort_text, x.dtype.name, op.descending), call, {"x": 0, "y": -1, "indices": -2})
+
+
+def _cumulative(n: Node, found: Match, bits: int) -> Routine:
+    op: Any = n.op
+    call = order.plan_cumulative(n.dtype.name, op.name, _ints(n.shape), op.axis)
+    return arguments(_code(order.cumulative_text, n.dtype.name, op.name, bits), call, {"x": 0})
+
+
+@cache
+def _code(text: Callable[..., str], *arguments: str | int) -> engine.Code:
+    return engine.compile(text(*arguments))
+
+
+_ROUTINES: Mapping[str, Callable[[Node, Match, int], Routine]] = {
+    "matmul": _matmul, "conv": _conv, "scatter": _scatter, "scatter_along": _scatter, "sort": _sort,
+    "cumsum": _cumulative, "cumprod": _cumulative, "cummax": _cumulative,
+}  # fmt: skip
 
 
 def matrices(n: Node, found: Match) -> matmul.Matrices:
@@ -127,16 +186,6 @@ def convolution(n: Node, found: Match) -> conv.Convolution:
         w=(*w.strides[:3], *three(w.strides[3:], missing)),
         y=(out[1] * out[2] * prod(out[3:]), out[2] * prod(out[3:]), prod(out[3:])),
     )  # fmt: skip
-
-
-@cache
-def _matmul_code(dtype: str, bits: int) -> engine.Code:
-    return engine.compile(matmul.kernel_text(dtype, bits))
-
-
-@cache
-def _conv_code(dtype: str, bits: int) -> engine.Code:
-    return engine.compile(conv.kernel_text(dtype, bits))
 
 
 def _ints(shape: Sequence[object]) -> tuple[int, ...]:

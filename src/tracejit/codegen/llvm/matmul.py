@@ -143,7 +143,9 @@ def kernel_text(dtype: str, vector_bits: int, epilogue: Epilogue | None = None) 
     return module.text()
 
 
-def kernel(module: Module, name: str, pointers: Sequence[str], integers: Sequence[str]) -> tuple[Function, dict[str, Value]]:
+def kernel(
+    module: Module, name: str, pointers: Sequence[str], integers: Sequence[str]
+) -> tuple[Function, dict[str, Value]]:
     """Begin a function of the kernel ABI; its slots by name, and lo, hi and scratch."""
     f = module.function(name, None, {"args": ptr, "lo": i64, "hi": i64, "scratch": ptr})
     slots = {"lo": f.args[1], "hi": f.args[2], "scratch": f.args[3]}
@@ -162,9 +164,7 @@ def _define_matmul(module: Module, t: Tiling, name: str) -> None:
         first = f.maximum(lo - matrix * parts, 0) * part
         last = f.minimum(f.minimum(hi - matrix * parts, parts) * part, limit)
         outer, inner = matrix // s["inner"], matrix % s["inner"]
-        a, b, c = (
-            f.element(s[p], outer * s[p + "0"] + inner * s[p + "1"], t.scalar) for p in ("a", "b", "c")
-        )
+        a, b, c = (f.element(s[p], outer * s[p + "0"] + inner * s[p + "1"], t.scalar) for p in ("a", "b", "c"))
         m0, m1 = by_column.select(0, first), by_column.select(s["m"], last)
         n0, n1 = by_column.select(first, 0 * first), by_column.select(last, s["n"])
         strides = [s[x] for x in ("am", "ak", "bk", "bn", "cm")]
@@ -176,7 +176,9 @@ def _define_matmul(module: Module, t: Tiling, name: str) -> None:
 def _define_pack_block(module: Module, t: Tiling) -> None:
     """Pack the tiles of a block of A: tile i has base rows, the first `extra` ones one more."""
     integers = ("am", "ak", "tiles", "base", "extra", "k")
-    f = module.function("pack_block", None, {"panels": ptr, "a": ptr} | dict.fromkeys(integers, i64), "internal nounwind")
+    f = module.function(
+        "pack_block", None, {"panels": ptr, "a": ptr} | dict.fromkeys(integers, i64), "internal nounwind"
+    )
     panels, a, am, ak, tiles, base, extra, k = f.args
     # Transposed A is read row by row over all tiles: tile by tile would fetch each cache line once per tile. Six rows are
     # copied whatever a tile has, so the last tile, which must not be read past, goes the other way.

@@ -394,8 +394,8 @@ class Native:
     def _call(self, s: Call) -> Step:
         r = library.routine(s.node, s.match, self._bits)
         self._needs.append(r.code)
-        views = [moved(self._arg(n), v.offset * n.dtype.itemsize) for n, v in zip(s.inputs, s.match.operands, strict=True)]
-        operands = [*views, self._arg(s.outputs[0])]  # -1: the result
+        views = [moved(self._arg(n), v.offset * n.dtype.itemsize) for n, v in zip(s.inputs, s.match.operands)]
+        operands = [*views, *(self._arg(n) for n in reversed(s.outputs))]  # -1 is the first result
         args = (*(operands[k] for k in r.pointers), *map(Int, r.integers))
         return Step(r.code.address(r.symbol), args, r.extent, r.grain, r.scratch, r.symbol, r.extent > r.grain)
 

@@ -80,7 +80,18 @@ class Type:
 
 
 _FLOATS = {"half", "bfloat", "float", "double"}
-_BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64, "i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "ptr": 64}
+_BITS = {
+    "half": 16,
+    "bfloat": 16,
+    "float": 32,
+    "double": 64,
+    "i1": 1,
+    "i8": 8,
+    "i16": 16,
+    "i32": 32,
+    "i64": 64,
+    "ptr": 64,
+}
 _SUFFIX = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64", "ptr": "p0"}
 
 f32, f64 = Type("float"), Type("double")
@@ -253,7 +264,9 @@ class Loop:
 class Function:
     """One function being written. `args` are its parameters; finish with `ret`."""
 
-    def __init__(self, module: Module, name: str, result: Type | None, args: Mapping[str, Type], attributes: str) -> None:
+    def __init__(
+        self, module: Module, name: str, result: Type | None, args: Mapping[str, Type], attributes: str
+    ) -> None:
         self.module = module
         self.lines: list[str] = []
         self._count = 0
@@ -370,7 +383,9 @@ class Function:
     # ---------------------------------------------------------------- control
 
     @contextmanager
-    def carrying(self, lo: Value | int, hi: Value | int, carry: Sequence[Value], step: Value | int = 1) -> Iterator[Loop]:
+    def carrying(
+        self, lo: Value | int, hi: Value | int, carry: Sequence[Value], step: Value | int = 1
+    ) -> Iterator[Loop]:
         """for index in range(lo, hi, step), step > 0, with carried values; read `.carry` after the block for the last."""
         head, body, end = self._label("loop"), self._label("body"), self._label("end")
         before = self._block
@@ -468,7 +483,9 @@ class Module:
         self.functions: dict[str, Function] = {}
         self._declarations: dict[str, str] = {}
 
-    def function(self, name: str, result: Type | None, args: Mapping[str, Type], attributes: str = "nounwind") -> Function:
+    def function(
+        self, name: str, result: Type | None, args: Mapping[str, Type], attributes: str = "nounwind"
+    ) -> Function:
         """Begin a function."""
         f = Function(self, name, result, args, attributes)
         self.functions[name] = f
@@ -482,4 +499,3 @@ class Module:
         """The module's LLVM text."""
         declarations = [d for n, d in self._declarations.items() if n not in self.functions]
         return "\n".join([*declarations, *(f.text() for f in self.functions.values())]) + "\n"
-

@@ -406,7 +406,9 @@ def atan2(y: Value, x: Value) -> Value:
     k = reduce.select(1.0, f.value(0.0, x.type))
     k = steep.select(2.0 - k, k)
     k = left.select(4.0 - k, k)
-    quarter, rest = (0.785398185253143311, -2.18556950009312142e-8) if single else (0.785398163397448279, 3.06161699786838302e-17)
+    quarter, rest = (
+        (0.785398185253143311, -2.18556950009312142e-8) if single else (0.785398163397448279, 3.06161699786838302e-17)
+    )
     base = k * quarter
     r = base + (p + f.fma(k, rest, f.fma(k, quarter, -base)))
     r = (x.is_nan() | y.is_nan()).select(x + y, r)
