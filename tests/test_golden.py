@@ -97,7 +97,8 @@ def draw(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> np.n
 
 def concrete(g: Graph) -> Graph:
     names = {s for p in g.params for s in symbols(p.shape)}
-    return bind(g, dict.fromkeys(names, 3))
+    low = {symbol: lowest for lowest, symbol, _ in g.ranges}
+    return bind(g, {n: max(3, low.get(n, 3)) for n in names})
 
 
 @pytest.mark.parametrize(("file", "k", "name", "before", "after"), cases())

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracejit.ir.dim import Extent, same
+from tracejit.ir.dtype import int64
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.ops.control import StopGradient, ToDevice, stop_gradient
 from tracejit.ops.copy import Copy
+from tracejit.ops.indexing import DynamicSlice, DynamicUpdateSlice
 from tracejit.ops.movement import (
     Broadcast,
     Concat,
@@ -18,10 +20,12 @@ from tracejit.ops.movement import (
     Reshape,
     Slice,
     Transpose,
+    UpdateSlice,
     reshape,
 )
 from tracejit.ops.reduce import ReduceMax, ReduceMin, ReduceProd, ReduceSum, others, reduce_sum
-from tracejit.passes.algebra import collect, like
+from tracejit.ops.source import const
+from tracejit.passes.algebra import collect, like, scalar
 from tracejit.passes.rewrite import rule_on
 
 __all__ = ["RULES"]
@@ -238,6 +242,85 @@ def slice_pad(node: Node) -> Node | None:
     whole = all(i == 0 and s == 1 for i, s in zip(inner.interior, op.strides, strict=True))
     whole = whole and all(same(a, low) for a, low in zip(op.starts, inner.low, strict=True))
     return x if whole and _same_shape(x.shape, node.shape) else None
+
+
+# --- windows written in place -----------------------------------------------------------------------------------------
+
+
+def _window(x: Any) -> Any:
+    return Slice((0, 0, 0), (2, 2, 2), (1, 1, 1))(x)
+
+
+def _at(x: Any, *starts: int) -> list[Any]:
+    return [const(x, s, int64) for s in starts]
+
+
+# An affine window is an address; a dynamic one is clamped and loaded at run time.
+@rule_on(DynamicSlice, exact=True, example=lambda x: DynamicSlice((2, 1, 3))(x, *_at(x, -1, 1, 9)))
+def dynamic_slice_of_constants(node: Node) -> Node | None:
+    x, *starts = node.inputs
+    at = _fixed(x.shape, node.shape, starts)
+    if at is None:
+        return None
+    limits = tuple(a + n for a, n in zip(at, node.shape, strict=True))
+    return Node.of(Slice(at, limits, (1,) * len(at)), (x,))
+
+
+@rule_on(DynamicUpdateSlice, exact=True, example=lambda x: DynamicUpdateSlice()(x, _window(x), *_at(x, 0, 1, 9)))
+def dynamic_update_slice_of_constants(node: Node) -> Node | None:
+    x, update, *starts = node.inputs
+    at = _fixed(x.shape, update.shape, starts)
+    return None if at is None else Node.of(UpdateSlice(at, (1,) * len(at)), (x, update))
+
+
+def _fixed(extents: Sequence[Extent], sizes: Sequence[Extent], starts: Sequence[Node]) -> tuple[int, ...] | None:
+    """Where a window at constant `starts` lies once clamped, None where that is not known."""
+    out: list[int] = []
+    for extent, size, start in zip(extents, sizes, starts, strict=True):
+        value, room = scalar(start), extent - size
+        if value is None or (not isinstance(room, int) and value > 0):
+            return None
+        out.append(max(0, min(value, room)) if isinstance(room, int) else 0)
+    return tuple(out)
+
+
+# What was written is what is read: `x[1:] += y` followed by `x[1:]`.
+@rule_on(
+    Slice,
+    exact=True,
+    example=lambda x: Slice((0, 1, 0), (2, 3, 3), (1, 1, 2))(UpdateSlice((0, 1, 0), (1, 1, 2))(x, _window(x))),
+)
+def slice_update_slice(node: Node) -> Node | None:
+    op: Any = node.op
+    if (inner := _inner(node, UpdateSlice)) is None:
+        return None
+    _, update = node.inputs[0].inputs
+    same_window = _same_shape(inner.starts, op.starts) and inner.strides == op.strides
+    return update if same_window and _same_shape(update.shape, node.shape) else None
+
+
+# Nothing of x is left.
+@rule_on(UpdateSlice, exact=True, example=lambda x: UpdateSlice((0, 0, 0), (1, 1, 1))(x, Flip((0,))(x)))
+def update_whole(node: Node) -> Node | None:
+    x, update = node.inputs
+    return update if _same_shape(x.shape, update.shape) else None
+
+
+# What is written twice was written once.
+@rule_on(
+    UpdateSlice,
+    exact=True,
+    example=lambda x: UpdateSlice((0, 1, 0), (1, 1, 2))(
+        UpdateSlice((0, 1, 0), (1, 1, 2))(x, _window(x)), Flip((0,))(_window(x))
+    ),
+)
+def update_slice_twice(node: Node) -> Node | None:
+    op: Any = node.op
+    if (inner := _inner(node, UpdateSlice)) is None:
+        return None
+    (x, hidden), update = node.inputs[0].inputs, node.inputs[1]
+    same_window = _same_shape(inner.starts, op.starts) and inner.strides == op.strides
+    return Node.of(op, (x, update)) if same_window and _same_shape(hidden.shape, update.shape) else None
 
 
 # --- reductions -----------------------------------------------------------------------------------------------------
