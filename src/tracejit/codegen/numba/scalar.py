@@ -1,0 +1,136 @@
+"""What neither Python's operators nor `math` say as the IR means it: plain Python functions over scalars.
+
+Numba compiles each once for the CPU and once for CUDA; the simulator runs them as they stand. They take and return float64
+or int64 only, so one signature serves all dtypes: the kernel casts. None raises, whatever it is given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tracejit.ops import special
+
+__all__ = [
+    "ceil", "divide_int", "floor", "floor_divide", "modulo", "modulo_int", "plain", "power_int", "rint",
+    "round_bf16", "round_f16",
+]  # fmt: skip
+
+Float = np.float64 | float
+Int = np.int64 | int
+
+WHOLE = 4503599627370496.0  # 2**52: from here on, every float64 is a whole number
+
+
+def floor(x: Float) -> Float:
+    """The largest whole number <= x."""
+    if not abs(x) < WHOLE:
+        return x
+    whole = np.float64(np.int64(x))
+    return math.copysign(whole - 1.0 if whole > x else whole, x)
+
+
+def ceil(x: Float) -> Float:
+    """The smallest whole number >= x."""
+    if not abs(x) < WHOLE:
+        return x
+    whole = np.float64(np.int64(x))
+    return math.copysign(whole + 1.0 if whole < x else whole, x)
+
+
+def rint(x: Float) -> Float:
+    """The nearest whole number, ties to even."""
+    if not abs(x) < WHOLE:
+        return x
+    # The sum has no bits for a fraction, and is rounded to even.
+    return math.copysign((abs(x) + WHOLE) - WHOLE, x)
+
+
+def floor_divide(a: Float, b: Float) -> Float:
+    """The floor of a / b, by way of the exact remainder, as NumPy has it."""
+    if b == 0.0:
+        return a / b
+    if not math.isfinite(a):
+        return math.nan
+    rest = math.fmod(a, b)
+    quotient = (a - rest) / b
+    if rest != 0.0 and (b < 0.0) != (rest < 0.0):
+        quotient -= 1.0
+    if quotient == 0.0:
+        return math.copysign(0.0, a / b)
+    if not abs(quotient) < WHOLE:
+        return quotient
+    # It is a rounding error away from a whole number.
+    return math.copysign((abs(quotient) + WHOLE) - WHOLE, quotient)
+
+
+def modulo(a: Float, b: Float) -> Float:
+    """a - floor(a / b) * b: the sign of b; nan where b is 0."""
+    if b == 0.0 or not math.isfinite(a):
+        return math.nan
+    rest = math.fmod(a, b)
+    if rest == 0.0:
+        return math.copysign(0.0, b)
+    return rest + b if (b < 0.0) != (rest < 0.0) else rest
+
+
+def divide_int(a: Int, b: Int) -> Int:
+    """The floor of a / b; 0 where b is 0, the lowest integer by -1 is itself."""
+    if b == 0:
+        return 0
+    return -a if b == -1 else a // b
+
+
+def modulo_int(a: Int, b: Int) -> Int:
+    """a modulo b with the sign of b; 0 where b is 0."""
+    return 0 if b == 0 or b == -1 else a % b
+
+
+def power_int(a: Int, b: Int) -> Int:
+    """a ** b, wrapping; to a negative power 0, except for 1 and -1."""
+    if b < 0:
+        return a if a == 1 or (a == -1 and b & 1) else 1 if a == -1 else 0
+    y = np.int64(1)
+    while b:
+        if b & 1:
+            y *= a
+        a *= a
+        b >>= 1
+    return y
+
+
+def round_f16(x: Float) -> Float:
+    """The nearest float16, ties to even."""
+    if x == 0.0 or not math.isfinite(x):
+        return x
+    _, exponent = math.frexp(x)
+    step = math.ldexp(1.0, max(exponent - 11, -24))
+    y = ((abs(x) / step + WHOLE) - WHOLE) * step
+    return math.copysign(math.inf if y > 65504.0 else y, x)
+
+
+def round_bf16(x: Float) -> Float:
+    """The nearest bfloat16, ties to even."""
+    if x == 0.0 or not math.isfinite(x):
+        return x
+    _, exponent = math.frexp(x)
+    step = math.ldexp(1.0, max(exponent - 8, -133))
+    y = ((abs(x) / step + WHOLE) - WHOLE) * step
+    return math.copysign(math.inf if y > 3.3895313892515355e38 else y, x)
+
+
+@cache
+def plain() -> Mapping[str, Any]:
+    """What a kernel's names mean where nothing is compiled: NumPy's scalars, which overflow as machine numbers do."""
+
+    def lifted(f: Callable[..., Any]) -> Callable[[Any], Any]:
+        return lambda x: f(np.asarray(x))[()]
+
+    numpy = {f: getattr(np, f) for f in ("exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh")}
+    others = {"atan2": np.arctan2, "erf": lifted(special.erf), "lgamma": lifted(special.lgamma)}
+    own = (ceil, divide_int, floor, floor_divide, modulo, modulo_int, power_int, rint, round_bf16, round_f16)
+    return {"np": np, **numpy, **others, **{f.__name__: f for f in own}}
