@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,13 @@ import pytest
 
 import tracejit.ops as ops
 from tracejit import config
-from tracejit.codegen.compile import Executable, build
+from tracejit.codegen.compile import Executable, build, with_sizes
 from tracejit.codegen.result import Miss
 from tracejit.ir import dtype as dt
 from tracejit.ir.dim import Sym
 from tracejit.ir.graph import Graph, param, run
 from tracejit.ir.node import Node, expand_to
-from tracejit.ir.op import Op, Param, Sample
+from tracejit.ir.op import Op
 from tracejit.ir.types import TensorType
 
 TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "f32": 5e-6, "f64": 1e-13}
@@ -58,26 +59,22 @@ def normal(*shape: int, seed: int = 0) -> Any:
 # ---------------------------------------------------------------- every op
 
 
-@pytest.mark.parametrize("name", sorted(Op.registry))
+@pytest.mark.parametrize("name", sorted(set(Op.registry) - {"nonzero"}))
 def test_every_sample_of_an_op_agrees_with_its_numpy_meaning(name: str) -> None:
-    for sample in Op.registry[name].samples(np.random.default_rng(0)):
-        if name != "nonzero":
-            agree(sample)
-
-
-def agree(sample: Sample) -> None:
-    inputs = [np.asarray(a) for a in sample.inputs]
-    xs = params(*inputs)
-    op = sample.op
-    if sample.dims:  # attributes may hold symbols: give them their values
+    xs: list[Node] = []
+    results: list[Node] = []
+    arrays: list[Any] = []
+    for sample in Op.registry[name].samples(np.random.default_rng(0)):  # all in one graph: one compilation
+        inputs = [np.asarray(a) for a in sample.inputs]
         sizes = {symbol: inputs[i].shape[axis] for i, axis, symbol in sample.dims}
-        from tracejit.codegen.compile import with_sizes
-        from dataclasses import fields, replace
-
-        op = replace(op, **{f.name: with_sizes(getattr(op, f.name), sizes) for f in fields(op)})
-    node = Node.build(op, xs)
-    graph = Graph("f", xs, node if isinstance(node, tuple) else (node,))
-    for got, want in zip(build(graph)(inputs), run(graph, inputs), strict=True):
+        op = replace(sample.op, **{f.name: with_sizes(getattr(sample.op, f.name), sizes) for f in fields(sample.op)})
+        own = params(*inputs)
+        made = Node.build(op, own)
+        xs += own
+        arrays += inputs
+        results += made if isinstance(made, tuple) else [made]
+    graph = Graph("f", tuple(xs), tuple(results))
+    for got, want in zip(build(graph)(arrays), run(graph, arrays), strict=True):
         assert_same(got, want)
 
 
@@ -358,5 +355,3 @@ def test_a_long_chain_is_scheduled_without_recursion() -> None:
 
     check(f, normal(10))
 
-
-_ = Param

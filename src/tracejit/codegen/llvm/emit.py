@@ -12,7 +12,7 @@ maximum propagates NaN. f16 and bf16 are computed in f32. Mathematical functions
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +31,7 @@ from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.ops.loop import Inside, Position
 
-__all__ = ["Launch", "emit", "extent", "functions", "launch", "memory_helpers", "supports"]
+__all__ = ["Launch", "emit", "extent", "functions", "helpers", "launch", "supports"]
 
 # Elements a unit of work covers where nothing else decides: long enough to hide the cost of starting it.
 CHUNK = 4096
@@ -187,23 +187,44 @@ def is_square(n: Node) -> bool:
     return n.op.name == "pow" and n.inputs[1].op.name == "const" and n.inputs[1].op.value == 2.0  # type: ignore[attr-defined]
 
 
-def memory_helpers() -> str:
-    """LLVM text of the side paths: tj_gather and tj_scatter for elements of 1, 2, 4 and 8 bytes."""
+def helpers(symbols: Iterable[str]) -> str:
+    """LLVM text of the memory helpers that kernels call, by symbol; once for many kernels, so that those stay short.
+
+    tj_clamp_i32x16(from, base, step, last): lanes base + k * step, each index clamped to 0 .. last
+    tj_step_i32x16(from, step): lanes k * step
+    tj_pick_i32x16_i64(from, indices): lanes wherever they are
+    tj_scatter_i32(from, to, step, n): n lanes of a spilled vector, step apart
+    """
     m = Module()
-    for t in (i8, i16, i32, i64):
-        f = m.function(
-            f"tj_gather{t.bytes}", None, {"from": ptr, "base": i64, "stride": i64, "last": i64, "to": ptr, "n": i64}
-        )
-        source, base, stride, last, to, n = f.args
-        with f.loop(0, n) as k:
-            at = f.maximum(f.minimum(base + k * stride, last), 0)
-            f.store(f.load(t, f.element(source, at, t)), f.element(to, k, t))
-        f.ret()
-        f = m.function(f"tj_scatter{t.bytes}", None, {"from": ptr, "to": ptr, "stride": i64, "n": i64})
-        source, to, stride, n = f.args
-        with f.loop(0, n) as k:
-            f.store(f.load(t, f.element(source, k, t)), f.element(to, k * stride, t))
-        f.ret()
+    for symbol in sorted(symbols):
+        kind, *rest = symbol.removeprefix("tj_").split("_")
+        name, _, width = rest[0].partition("x")
+        t, w = Type(name), int(width or 1)
+        if kind == "scatter":
+            f = m.function(symbol, None, {"from": ptr, "to": ptr, "step": i64, "n": i64})
+            source, to, step_, n = f.args
+            with f.loop(0, n) as k:
+                f.store(f.load(t, f.element(source, k, t)), f.element(to, k * step_, t))
+            f.ret()
+            continue
+        lanes: list[Value] = []
+        if kind == "pick":
+            f = m.function(symbol, t.wide(w), {"from": ptr, "at": Type(rest[1]).wide(w)})
+            source, at = f.args
+            lanes = [(at.lane(k) if w > 1 else at).cast(i64) for k in range(w)]
+        elif kind == "step":
+            f = m.function(symbol, t.wide(w), {"from": ptr, "step": i64})
+            source, by = f.args
+            lanes = [by * k for k in range(w)]
+        else:
+            f = m.function(symbol, t.wide(w), {"from": ptr, "base": i64, "step": i64, "last": i64})
+            source, base, by, last = f.args
+            lanes = [f.maximum(f.minimum(base + by * k, last), 0) for k in range(w)]
+        out = f.value(0, t.wide(w))
+        for k, at in enumerate(lanes):
+            one = f.load(t, f.element(source, at, t))
+            out = out.insert(one, k) if w > 1 else one
+        f.ret(out)
     return m.text()
 
 
@@ -496,12 +517,9 @@ class _Emitter:
             flat = flat + self.get(i) * extent(c)
         if not op.safe or self.active is not None:
             flat = f.maximum(f.minimum(flat, f.value(last, flat.type)), 0)
-        out = f.value(0, t.wide(self.width))
-        for k in range(self.width):
-            at = (flat.lane(k) if self.width > 1 else flat).cast(i64)
-            one = f.load(t, f.element(self.pointers[op.buffer], at, t))
-            out = out.insert(one, k) if self.width > 1 else one
-        return self.widen(out, op.dtype)
+        name = f"tj_pick_{t.integer}x{self.width}_{flat.type.wide(1)}"
+        out = f.call(name, t.integer.wide(self.width), self.pointers[op.buffer], flat)
+        return self.widen(out.bitcast(t.wide(self.width)), op.dtype)
 
     def first(self, v: Value) -> Value:
         return v.lane(0) if v.type.width > 1 else v
@@ -571,11 +589,9 @@ class _Emitter:
         if by == -1:
             v = f.load(t.wide(self.width), f.element(base, at - (self.width - 1), t))
             return v.shuffle(v, range(self.width - 1, -1, -1))
-        out = f.value(0, t.wide(self.width))
-        address = f.element(base, at, t)
-        for k in range(self.width):
-            out = out.insert(f.load(t, f.element(address, by * k, t)), k)
-        return out
+        name = f"tj_step_{t.integer}x{self.width}"
+        out = f.call(name, t.integer.wide(self.width), f.element(base, at, t), f.value(by, i64))
+        return out.bitcast(t.wide(self.width))
 
     def clamped(self, op: Load, at: Value) -> Value:
         """Lane by lane: those outside the buffer have some value or other."""
@@ -584,12 +600,11 @@ class _Emitter:
         if op.safe and self.width > 1 and t.bytes >= 4 and self.along(op.index) == 1 and HAS_MASKS:
             there = f.first(size - at, self.width)
             return f.masked_load(t.wide(self.width), f.element(self.pointers[op.buffer], at, t), there)
-        to = self.spill(t)
-        f.call(
-            f"tj_gather{t.bytes}", None, self.pointers[op.buffer], at, f.value(self.along(op.index) or 0, i64),
-            f.value(last, i64), to, f.value(self.width, i64),
+        out = f.call(
+            f"tj_clamp_{t.integer}x{self.width}", t.integer.wide(self.width), self.pointers[op.buffer], at,
+            f.value(self.along(op.index) or 0, i64), f.value(last, i64),
         )  # fmt: skip
-        return f.load(t.wide(self.width), to)
+        return out.bitcast(t.wide(self.width))
 
     def spill(self, type: Type) -> Value:
         """Stack memory for one vector."""
@@ -638,7 +653,7 @@ class _Emitter:
         at = self.spill(v.type.wide(1))
         self.f.store(v, at)
         n = self.f.value(self.width, i64) if self.active is None else self.f.minimum(self.active, self.width)
-        self.f.call(f"tj_scatter{v.type.bytes}", None, at, address, self.f.value(by, i64), n)
+        self.f.call(f"tj_scatter_{v.type.wide(1).integer}", None, at, address, self.f.value(by, i64), n)
 
     def widen(self, v: Value, dtype: DType) -> Value:
         """From memory to register form."""

@@ -10,9 +10,9 @@ it is made elsewhere and copied at the end.
 
 from __future__ import annotations
 
-import ctypes
+import re
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
@@ -28,6 +28,7 @@ from tracejit.codegen.llvm.text import Module
 from tracejit.codegen.prepare import prepare
 from tracejit.codegen.result import Checks, Miss, own, same_bits
 from tracejit.codegen.schedule import Call, Launch, Schedule, schedule
+from tracejit.errors import BackendError
 from tracejit.ir.dtype import DType
 from tracejit.ir.graph import Graph
 from tracejit.ir.index import Axis, Index
@@ -289,7 +290,21 @@ class Native:
         self._needs: list[engine.Code] = []
         self._parts = [p if isinstance(p, Call) else self._program(p) for p in self._segments]
         self._targets = sorted({layout.home[graph.params[j]].number for j in layout.updates.values()})
-        self._seen: list[tuple[Any, int] | None] = [None] * len(graph.params)
+        self._is_plain = len(self._parts) == 1 and not isinstance(self._parts[0], Call) and -1 not in self._host_checks
+        self._seen: list[weakref.ref[Array]] = []  # the arrays of the last call, if they were fit to use
+        self._param_types = [array_type(p) for p in graph.params]
+        self._output_types = [array_type(r) for r, _ in layout.outputs]
+        saved = {s.target.number: s.source for s in layout.order if isinstance(s, Copy) and s.target.kind == "temp"}
+        self._temp_types = [array_type(n) for n in (*self._temps, *(saved[k] for k in self._saved))]
+        self._constants = [np.ascontiguousarray(n.op.value.array) for n in layout.consts]  # type: ignore[attr-defined]
+
+    @property
+    def text(self) -> str:
+        """The LLVM text of the kernels."""
+        module = Module()
+        for name, k in {symbol_of(k): k for k in self.kernels}.items():
+            emit.emit(module, k, name, self._bits)
+        return module.text()
 
     # ------------------------------------------------------------ compile
 
@@ -407,116 +422,103 @@ class Native:
     # ------------------------------------------------------------ call
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[Array, ...] | Miss:
-        pointers = (ctypes.c_void_p * max(1, self._externals))()
-        keep: list[Array] = []
-        restore: list[tuple[Array, Array]] = []
-        bound = self._bind(arrays, pointers, keep, restore)
-        bases = self._bases
-        for k, n in enumerate(self.layout.consts):
-            pointers[bases["const"] + k] = self._constant(n)
-        outputs = [buffer.empty(tuple(r.shape), r.dtype.numpy) for r, _ in self.layout.outputs]  # type: ignore[arg-type]
-        for k, a in enumerate(outputs):
-            pointers[bases["out"] + k] = buffer.address(a)
-        values: dict[Node, Any] = {}  # what host steps made or will read
-        for k, n in enumerate(self._temps):
-            if is_host(self.layout.maker[n]):
-                continue  # bound when the host has made it
-            values[n] = a = buffer.empty(tuple(n.shape), n.dtype.numpy)  # type: ignore[arg-type]
-            pointers[bases["temp"] + k] = buffer.address(a)
-        for number in self._saved:
-            source = next(s.source for s in self.layout.order if isinstance(s, Copy) and s.target == Place("temp", number))
-            keep.append(a := buffer.empty(tuple(source.shape), source.dtype.numpy))  # type: ignore[arg-type]
-            pointers[self._external(Place("temp", number)).index] = buffer.address(a)
-        if (miss := self._host_check(-1, bound, values, outputs)) is not None:
+        bound, restore = self._bind(arrays)
+        outputs = [buffer.empty(shape, dtype) for shape, dtype in self._output_types]
+        # What the program sees, in the order of `_bases`; host steps fill in what they make.
+        places = [*bound, *self._constants, *outputs, *(buffer.empty(shape, dtype) for shape, dtype in self._temp_types)]
+        if self._is_plain:
+            if (failed := self._parts[0].run_arrays(places)) >= 0:  # type: ignore[union-attr]
+                return self._miss(self._segments[0].checks[failed], places)  # type: ignore[union-attr]
+        elif (miss := self._run(places)) is not None:
             return miss
-        for k, part in enumerate(self._parts):
-            if isinstance(part, Call):
-                self._host(part, bound, values, outputs, pointers)
-                if (miss := self._host_check(k, bound, values, outputs)) is not None:
-                    return miss
-            elif (failed := part.run(pointers if self._externals else ())) >= 0:
-                segment = self._segments[k]
-                assert isinstance(segment, Segment)
-                check = segment.checks[failed]
-                value = self._value(self.layout.checked[check], bound, values, outputs)
-                return Miss(check, value.reshape(())[()])
         for target, value in restore:
             np.copyto(target, value)
-        return tuple(outputs)
+        first = self._bases["out"]
+        return tuple(places[first : first + len(outputs)])
 
-    def _bind(self, arrays: Sequence[Array], pointers: Any, keep: list[Array], restore: list[tuple[Array, Array]]) -> list[Array]:
-        """Pointers of the parameters; arrays that are not contiguous are copied, and copied back where they are updated."""
-        bound = list(arrays)
-        fresh = False
-        for k, a in enumerate(arrays):
-            if type(a) is not np.ndarray:
-                a = bound[k] = np.asarray(a)  # NumPy's scalars, and subclasses
-            seen = self._seen[k]
-            if seen is not None and seen[0]() is a:
-                pointers[k] = seen[1]
-                continue
-            if not a.flags.c_contiguous:
-                bound[k] = c = np.ascontiguousarray(a)
+    def _run(self, places: list[Array]) -> Miss | None:
+        """Parts in turn, and the checks that wait for none or for a host step."""
+        if (miss := self._host_check(-1, places)) is not None:
+            return miss
+        for k, part in enumerate(self._parts):
+            segment = self._segments[k]
+            if isinstance(part, Call):
+                self._host(part, places)
+                if (miss := self._host_check(k, places)) is not None:
+                    return miss
+            elif (failed := part.run_arrays(places)) >= 0:
+                assert isinstance(segment, Segment)
+                return self._miss(segment.checks[failed], places)
+        return None
+
+    def _bind(self, arrays: Sequence[Array]) -> tuple[Sequence[Array], list[tuple[Array, Array]]]:
+        """Arrays as the program wants them, and the pairs (target, result) to copy when it has run.
+
+        Contiguous ones are used as they are; of two that share memory where one is updated, the other keeps a copy.
+        """
+        if len(arrays) == len(self._seen) and all(r() is a for r, a in zip(self._seen, arrays)):
+            return arrays, []
+        bound: list[Array] = []
+        restore: list[tuple[Array, Array]] = []
+        plain = True
+        for k, (a, (shape, dtype)) in enumerate(zip(arrays, self._param_types, strict=True)):
+            if type(a) is not np.ndarray:  # NumPy's scalars, and subclasses
+                a, plain = np.asarray(a), False
+            if a.shape != shape or a.dtype != dtype:
+                raise BackendError(f"parameter {k} of @{self.graph.name} is {dtype}{list(shape)}, got {a.dtype}{list(a.shape)}")
+            if not (a.flags.c_contiguous and a.flags.aligned):
+                plain = False
+                bound.append(np.array(a, order="C"))
                 if k in self._targets:
-                    restore.append((a, c))
-                pointers[k] = buffer.address(c)
-                continue
-            pointers[k] = address = buffer.address(a)
-            self._seen[k] = (weakref.ref(a), address)
-            fresh = True
-        if fresh and self._targets:
-            self._separate(bound, pointers)
-        return bound
+                    restore.append((a, bound[-1]))
+            else:
+                bound.append(a)
+        if self._targets and self._separate(bound):
+            plain = False
+        self._seen = [weakref.ref(a) for a in arrays] if plain else []
+        return bound, restore
 
-    def _separate(self, bound: list[Array], pointers: Any) -> None:
-        """Copies of the parameters that share memory with one that is updated: they keep the old value."""
-        ranges = [(pointers[k] or 0, (pointers[k] or 0) + a.nbytes) for k, a in enumerate(bound)]
-        for j in self._targets:
-            lo, hi = ranges[j]
-            for k, (a, b) in enumerate(ranges):
-                if k not in self._targets and a < hi and lo < b:
-                    bound[k] = bound[k].copy()
-                    pointers[k] = buffer.address(bound[k])
-                    self._seen[k] = None
+    def _separate(self, bound: list[Array]) -> bool:
+        """Give parameters that share memory with one that is updated a copy of their own; True if there were any."""
+        spans = [(buffer.address(a), buffer.address(a) + a.nbytes) for a in bound]
+        rising = sorted(s for s in spans if s[0] < s[1])
+        if all(hi <= lo for (_, hi), (lo, _) in zip(rising, rising[1:])):
+            return False
+        shared = {
+            k
+            for j in self._targets
+            for k, (lo, hi) in enumerate(spans)
+            if k not in self._targets and lo < spans[j][1] and spans[j][0] < hi
+        }
+        for k in shared:
+            bound[k] = bound[k].copy()
+        return bool(shared)
 
-    def _constant(self, n: Node) -> int:
-        a = n.op.value.array  # type: ignore[attr-defined]
-        if n not in self._constants:
-            self._constants[n] = np.ascontiguousarray(a)
-        return buffer.address(self._constants[n])
+    def _index(self, n: Node) -> int:
+        """The number of a stored node's place among the externals."""
+        return self._external(self.layout.home[n]).index
 
-    @cached_property
-    def _constants(self) -> dict[Node, Array]:
-        return {}
-
-    def _value(self, n: Node, bound: Sequence[Array], values: Mapping[Node, Any], outputs: Sequence[Array]) -> Any:
-        """The array that holds a stored node."""
-        if n in values:
-            return values[n]
-        place = self.layout.home[n]
-        if place.kind == "const":
-            return n.op.value.array  # type: ignore[attr-defined]
-        return (bound if place.kind == "param" else outputs)[place.number]
-
-    def _host(self, call: Call, bound: Sequence[Array], values: dict[Node, Any], outputs: Sequence[Array], pointers: Any) -> None:
-        args = [
-            self._value(b, bound, values, outputs).reshape(tuple(i.shape)) if not isinstance(i.type, TupleType) else values[b]
-            for i, b in zip(call.node.inputs, call.inputs, strict=True)
-        ]
+    def _host(self, call: Call, places: list[Array]) -> None:
+        args = [places[self._index(b)].reshape(tuple(i.shape)) for i, b in zip(call.node.inputs, call.inputs, strict=True)]
         made = call.node.op.eval(*args)
         several = isinstance(call.node.type, TupleType)
         for n in call.outputs:
-            values[n] = a = np.ascontiguousarray(own(made[n.op.index] if several else made, bound))  # type: ignore[attr-defined]
-            a = values[n] = a.reshape(tuple(n.shape))
-            if (place := self.layout.home.get(n)) is not None:
-                pointers[self._external(place).index] = buffer.address(a)
+            value = np.ascontiguousarray(made[n.op.index] if several else made)  # type: ignore[attr-defined]
+            places[self._index(n)] = own(value, places).reshape(tuple(n.shape))
 
-    def _host_check(self, part: int, bound: Sequence[Array], values: Mapping[Node, Any], outputs: Sequence[Array]) -> Miss | None:
+    def _host_check(self, part: int, places: Sequence[Array]) -> Miss | None:
         for k in self._host_checks.get(part, ()):
-            value = np.asarray(self._value(self.layout.checked[k], bound, values, outputs)).reshape(())
-            if not same_bits(value, self.checks[k][1]):
-                return Miss(k, value[()])
+            if not same_bits(places[self._index(self.layout.checked[k])].reshape(()), self.checks[k][1]):
+                return self._miss(k, places)
         return None
+
+    def _miss(self, check: int, places: Sequence[Array]) -> Miss:
+        return Miss(check, places[self._index(self.layout.checked[check])].reshape(())[()])
+
+
+def array_type(n: Node) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype of the array that holds a node."""
+    return tuple(int(d) for d in n.shape), n.dtype.numpy  # type: ignore[arg-type]
 
 
 def moved(place: Arg, nbytes: int) -> Arg:
@@ -528,6 +530,9 @@ def moved(place: Arg, nbytes: int) -> Arg:
 
 
 # ---------------------------------------------------------------- code
+
+
+_HELPER = re.compile(r"@(tj_(?:pick|step|clamp|scatter)_\w+)\(")
 
 
 def symbol_of(kernel: Kernel) -> str:
@@ -544,20 +549,15 @@ def kernel_key(kernel: Kernel) -> str:
 
 def kernels_code(kernels: Sequence[Kernel], bits: int) -> dict[str, engine.Code]:
     """Machine code of kernels by symbol, all that are new in one module."""
-    needed = {f for k in kernels for f in emit.functions(k, bits)}
-    needs: list[engine.Code] = [engine.compile(emit.memory_helpers())]
-    symbols = dict(needs[0].symbols)
-    for f in sorted(needed):
-        code = engine.compile(vectormath.module([f]))
-        needs.append(code)
-        symbols |= code.symbols
     module = Module()
-    for name, k in {symbol_of(k): k for k in kernels}.items():
+    unique = {symbol_of(k): k for k in kernels}
+    for name, k in unique.items():
         emit.emit(module, k, name, bits)
     text = module.text()
-    used = {name: a for name, a in symbols.items() if f"@{name}(" in text}
-    code = engine.compile(text, symbols=used, needs=needs)
+    needs = [engine.compile(vectormath.module([f])) for f in sorted({f for k in unique.values() for f in emit.functions(k, bits)})]
+    if helpers := set(_HELPER.findall(text)):
+        needs.append(engine.compile(emit.helpers(helpers)))
+    symbols = {name: address for code in needs for name, address in code.symbols.items()}
+    code = engine.compile(text, symbols=symbols, needs=needs)
     return {symbol_of(k): code for k in kernels}
 
-
-_ = Callable
