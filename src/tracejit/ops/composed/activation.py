@@ -17,6 +17,7 @@ from tracejit.ir import dtype as dt
 from tracejit.ir.node import Node, Value
 from tracejit.ir.op import Array, At, Op, Reduce, Sample
 from tracejit.ir.types import TensorType, Type
+from tracejit.ops.control import stop_gradient
 from tracejit.ops.pointwise import compute
 from tracejit.ops.composed.axes import axis_of, floating, rank
 from tracejit.ops.composed.elementwise import abs, erf, exp, expm1, log1p, sign, tanh, where
@@ -66,8 +67,9 @@ def sigmoid(x: Value) -> Any:
 
 
 def relu(x: Value) -> Any:
-    """max(x, 0); the gradient at 0 is 0."""
-    return where(x <= 0, 0, x)  # a select, not maximum: NaN stays, and the gradient at a tie is not halved
+    """max(x, 0), where -0.0 stays; the gradient at 0 is 0."""
+    # Selects, not maximum: NaN and -0.0 stay, and the gradient at a tie is not halved.
+    return where(x <= 0, where(x < 0, 0, stop_gradient(x)), x)
 
 
 def relu6(x: Value) -> Any:
