@@ -53,6 +53,9 @@ from tracejit.tensor.creation import (
 )
 from tracejit.tensor.functions import namespace as _namespace
 from tracejit.tensor.jit import assume_constant, callback, compile, disable, eager, pure
+from tracejit.tensor.layout import Layout as layout
+from tracejit.tensor.layout import MemoryFormat as memory_format
+from tracejit.tensor.layout import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
 from tracejit.tensor.modes import get_default_dtype, get_num_threads, set_default_dtype, set_num_threads
 from tracejit.tensor.random import (
     Generator,
@@ -66,6 +69,7 @@ from tracejit.tensor.random import (
     rand,
     rand_like,
     randint,
+    randint_like,
     randn,
     randn_like,
     randperm,

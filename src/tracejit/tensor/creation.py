@@ -123,9 +123,13 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, dev
         raise OpError("arange wants a step that is not zero")
     if (end - start) * step < 0:
         raise OpError(f"arange from {start} to {end} needs a step of the other sign than {step}")
-    count = max(0, int(np.ceil((end - start) / step)))
     ints = all(isinstance(v, int) for v in (start, end, step))
     d = check_dtype(dtype) if dtype else dt.int64 if ints else default_dtype()
+    if not ints and not d.is_floating_point:  # whole numbers are asked for: the bounds are cut first
+        start, end, step, ints = int(start), int(end), int(step), True
+        if step == 0:
+            raise OpError(f"arange of {d} wants a step that is not cut to zero")
+    count = max(0, -(-(end - start) // step) if ints else int(np.ceil((end - start) / step)))
     wide = dt.int64 if ints else dt.float64  # as NumPy and PyTorch: position * step + start in the wide type
     x = apply(Op.registry["iota"]((count,), 0, dt.int64), ())  # type: ignore[call-arg]
     if wide is not dt.int64:
@@ -139,15 +143,26 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, dev
     return _finish(x, requires_grad, device)
 
 
+def _spaced(start: Any, end: Any, steps: int) -> Array:
+    for v in (start, end):
+        if isinstance(v, Tensor) and v.ndim:
+            raise OpError(f"start and end must be numbers or tensors of rank 0, got {v.type}")
+    if not isinstance(steps, int):
+        raise TypeError(f"steps must be an int, got {type(steps).__name__}")
+    if steps < 0:
+        raise OpError(f"steps must be 0 or more, got {steps}")
+    return np.linspace(_number(start), _number(end), steps)
+
+
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
     """`steps` evenly spaced values from start to end, both included."""
-    a = np.linspace(_number(start), _number(end), int(steps))
+    a = _spaced(start, end, steps)
     return tensor(a.tolist(), dtype=check_dtype(dtype) if dtype else default_dtype(), requires_grad=requires_grad)
 
 
 def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any = None, **_: Any) -> Tensor:
     """base ** linspace(start, end, steps)."""
-    a = float(base) ** np.linspace(_number(start), _number(end), int(steps))
+    a = float(base) ** _spaced(start, end, steps)
     return tensor(a.tolist(), dtype=check_dtype(dtype) if dtype else default_dtype())
 
 

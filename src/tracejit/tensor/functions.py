@@ -14,31 +14,13 @@ from tracejit.ir.dtype import DType
 from tracejit.ir.node import broadcast_shapes, common_dtype, expand_to
 from tracejit.ops import composed
 from tracejit.tensor import methods
+from tracejit.tensor.calling import public
 from tracejit.tensor.creation import check_dtype
 from tracejit.tensor.indexing import nonzero as _positions
-from tracejit.tensor.tensor import Tensor, assign
+from tracejit.tensor.tensor import Tensor
 
 # Python builtins and names that mean something else at the top level.
 _HIDDEN = {"embedding", "dropout"}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn` accepting its first argument as `input=` and writing its result to `out=`."""
-
-    @wraps(fn)
-    def call(*args: Any, out: Any = None, **kwargs: Any) -> Any:
-        if "input" in kwargs:
-            args = (kwargs.pop("input"), *args)
-        result = fn(*args, **kwargs)
-        if out is None:
-            return result
-        if isinstance(result, tuple):
-            for o, v in zip(out, result, strict=True):
-                assign(o, v)
-            return out
-        return assign(out, result)
-
-    return call
 
 
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
@@ -51,11 +33,6 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     if input is None and other is None:
         return nonzero(condition, as_tuple=True)
     return composed.where(condition, input, other)
-
-
-def masked_select(input: Tensor, mask: Tensor) -> Tensor:
-    """The elements where `mask` holds, in a row."""
-    return methods.masked_select(input, mask)
 
 
 def equal(input: Tensor, other: Tensor) -> bool:
@@ -120,9 +97,23 @@ def promote_types(a: DType, b: DType) -> DType:
     return dt.promote(check_dtype(a), check_dtype(b))
 
 
-def clone(input: Tensor, **_: Any) -> Tensor:
-    """A copy that gradients flow through."""
-    return input.clone()
+def _from_method(name: str) -> Callable[..., Any]:
+    """A method as a function: the tensor comes first, or as `input=`."""
+    fn: Callable[..., Any] = getattr(Tensor, name)
+
+    @wraps(fn)
+    def function(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(input, Tensor):
+            raise TypeError(f"{name}: input must be a Tensor, got {type(input).__name__}")
+        return fn(input, *args, **kwargs)
+
+    function.__name__ = name
+    return function
+
+
+def fill(input: Tensor, value: Any) -> Tensor:
+    """A copy of `input` with `value` everywhere."""
+    return input.clone().fill_(value)  # type: ignore[attr-defined]
 
 
 def numpy_of(tensors: Sequence[Tensor]) -> list[Any]:
@@ -130,11 +121,14 @@ def numpy_of(tensors: Sequence[Tensor]) -> list[Any]:
     return [np.asarray(t.detach()) for t in tensors]
 
 
-_OWN = (nonzero, where, masked_select, equal, allclose, unique, broadcast_tensors, is_tensor, is_floating_point, numel, result_type,
-        promote_types, clone)  # fmt: skip
+_OWN = (nonzero, where, equal, allclose, unique, broadcast_tensors, is_tensor, is_floating_point, numel, result_type,
+        promote_types, fill)  # fmt: skip
+_METHODS = """
+bincount clone detach index_put index_put_ is_complex masked_scatter masked_select unique_consecutive zero_ fill_ relu_ sigmoid_ tanh_ exp_ clamp_
+""".split()  # methods that PyTorch has as functions too
 
 
 def namespace() -> dict[str, Callable[..., Any]]:
     """Name -> function of the top level."""
     out = {n: public(getattr(composed, n)) for n in composed.__all__ if n not in _HIDDEN and callable(getattr(composed, n))}
-    return out | {f.__name__: f for f in _OWN}
+    return out | {f.__name__: f for f in _OWN} | {n: _from_method(n) for n in _METHODS if hasattr(Tensor, n)}

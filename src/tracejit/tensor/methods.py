@@ -17,7 +17,9 @@ from tracejit.ir.dtype import DType
 from tracejit.ir.node import expand_to
 from tracejit.ops import composed
 from tracejit.tensor import creation, random
+from tracejit.tensor.calling import method
 from tracejit.tensor.indexing import getitem, index_put, nonzero, setitem
+from tracejit.tensor.layout import MemoryFormat, channels_last, channels_last_3d, strided
 from tracejit.tensor.tensor import CPU, Device, Tensor, assign, wrap_scalar
 from tracejit.trace import recorder as recording
 
@@ -59,7 +61,7 @@ def install() -> None:
     """Give Tensor its methods."""
     for name in METHODS:
         if (fn := getattr(composed, name, None)) is not None and name not in Tensor.__dict__:
-            setattr(Tensor, name, fn)
+            setattr(Tensor, name, method(fn))
     for name in INPLACE:
         if (fn := getattr(Tensor, name, None)) is not None:
             setattr(Tensor, name + "_", _inplace(fn, name + "_"))
@@ -74,9 +76,10 @@ def install() -> None:
     Tensor.T = property(lambda x: x.permute(*reversed(range(x.ndim))))  # type: ignore[attr-defined]
     Tensor.mT = property(lambda x: x.transpose(-2, -1))  # type: ignore[attr-defined]
     Tensor.H = Tensor.T  # type: ignore[attr-defined]
+    Tensor.__rdiv__ = Tensor.__rtruediv__  # type: ignore[attr-defined]  # Python 2's name, which PyTorch keeps
     Tensor.real = property(lambda x: x)  # type: ignore[attr-defined]
     Tensor.is_cuda = property(lambda x: False)  # type: ignore[attr-defined]
-    Tensor.layout = property(lambda x: "strided")  # type: ignore[attr-defined]
+    Tensor.layout = property(lambda x: strided)  # type: ignore[attr-defined]
     Tensor.nbytes = property(lambda x: x._array.nbytes)  # type: ignore[attr-defined]
 
 
@@ -129,50 +132,28 @@ def __rmatmul__(self: Tensor, other: Any) -> Any:
     return composed.matmul(other, self) if isinstance(other, Tensor) else NotImplemented
 
 
-def reshape(self: Tensor, *shape: Any) -> Tensor:
-    """The same elements in another shape; one extent may be -1. A view where memory allows."""
-    return composed.reshape(self, sizes(shape))
-
-
-def view(self: Tensor, *shape: Any) -> Tensor:
+def view(self: Tensor, *shape: Any, size: Any = None) -> Tensor:
     """As reshape, but raises where the memory layout would need a copy. `view(dtype)` is not supported."""
     if len(shape) == 1 and isinstance(shape[0], DType):
         raise OpError("view(dtype) is not supported; use to(dtype)")
-    out = composed.reshape(self, sizes(shape))
+    want = sizes(shape if size is None else (size,))
+    out = composed.reshape(self, want)
     if out is not self and out._array.size and not np.may_share_memory(out._array, self._array):
-        raise OpError(f"view of {self.type} as {list(sizes(shape))} needs a copy, as its memory is not contiguous; use reshape()")
+        raise OpError(f"view of {self.type} as {list(want)} needs a copy, as its memory is not contiguous; use reshape()")
     return out
 
 
-def permute(self: Tensor, *dims: Any) -> Tensor:
-    """Axes in another order."""
-    return composed.permute(self, sizes(dims))
+def _with_sizes(name: str, keyword: str) -> Callable[..., Tensor]:
+    """The composed function `name`, whose second argument may come as one sequence, as several numbers or by keyword."""
+    fn = getattr(composed, name)
 
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if not args:
+            return fn(self, sizes((kwargs.pop(keyword),)), **kwargs)
+        return fn(self, sizes(args), **kwargs)
 
-def expand(self: Tensor, *size: Any) -> Tensor:
-    """Extents 1 repeated without copying; -1 keeps an extent."""
-    want = list(sizes(size))
-    lead = len(want) - self._array.ndim
-    for i, d in enumerate(want):
-        if d == -1:
-            if i < lead:
-                raise OpError(f"expand to {want}: -1 names no axis of {self.type}")
-            want[i] = self._array.shape[i - lead]
-    return expand_to(self, tuple(want))
-
-
-def repeat(self: Tensor, *repeats: Any) -> Tensor:
-    """The tensor tiled."""
-    return composed.tile(self, sizes(repeats)) if len(sizes(repeats)) >= self.ndim else _too_few(self, repeats)
-
-
-def _too_few(x: Tensor, repeats: Any) -> Tensor:
-    raise OpError(f"repeat of {x.type} wants at least {x.ndim} numbers, got {len(sizes(repeats))}")
-
-
-def flip(self: Tensor, *dims: Any) -> Tensor:
-    """Axes reversed."""
-    return composed.flip(self, sizes(dims))
+    method.__name__, method.__doc__ = name, fn.__doc__
+    return method
 
 
 def size(self: Tensor, dim: int | None = None) -> Any:
@@ -210,9 +191,12 @@ def stride(self: Tensor, dim: int | None = None) -> Any:
     return s if dim is None else s[dim]
 
 
-def is_contiguous(self: Tensor, memory_format: Any = None) -> bool:
-    """Whether memory is in row-major order."""
-    return bool(self._array.flags.c_contiguous)
+def is_contiguous(self: Tensor, memory_format: MemoryFormat | None = None) -> bool:
+    """Whether memory is in row-major order, the channels last where `memory_format` says so."""
+    a = self._array
+    if memory_format in (channels_last, channels_last_3d):
+        return a.ndim == (4 if memory_format is channels_last else 5) and bool(np.moveaxis(a, 1, -1).flags.c_contiguous)
+    return bool(a.flags.c_contiguous)
 
 
 def contiguous(self: Tensor, memory_format: Any = None) -> Tensor:
@@ -294,8 +278,8 @@ def where(self: Tensor, condition: Tensor, other: Any) -> Tensor:
 
 def nonzero_(self: Tensor, *, as_tuple: bool = False) -> Any:
     """Positions of the elements that are not zero."""
-    found = nonzero(self)
-    return tuple(found[:, k] for k in range(self.ndim)) if as_tuple else found
+    found = nonzero(composed.reshape(self, (-1,)) if as_tuple and not self.ndim else self)
+    return tuple(found[:, k] for k in range(max(1, self.ndim))) if as_tuple else found
 
 
 def masked_select(self: Tensor, mask: Tensor) -> Tensor:
@@ -365,11 +349,14 @@ def uniform_(self: Tensor, from_: float = 0.0, to: float = 1.0, *, generator: An
     """Write uniform numbers from [from, to)."""
     low = kw.get("a", kw.get("from", from_))
     high = kw.get("b", to)
+    if low > high:
+        raise OpError(f"uniform_ wants from <= to, got {low} and {high}")
     return assign(self, random.rand(*self.shape, generator=generator, dtype=self.dtype) * (high - low) + low)
 
 
 def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor:
     """Write normal numbers."""
+    random.check_deviation("normal_", std)
     return assign(self, random.randn(*self.shape, generator=generator, dtype=self.dtype) * std + mean)
 
 
@@ -388,6 +375,37 @@ def random_(self: Tensor, low: int = 0, high: int | None = None, *, generator: A
 def bernoulli(self: Tensor, *, generator: Any = None) -> Tensor:
     """1 with this probability, else 0."""
     return random.bernoulli(self, generator=generator)
+
+
+def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> Tensor:
+    """Write numbers of the Cauchy distribution."""
+    if sigma <= 0:
+        raise OpError(f"cauchy_ wants sigma above 0, got {sigma}")
+    u: Any = random.rand(*self.shape, generator=generator, dtype=dt.float64)
+    return assign(self, random.cast((u - 0.5 + 2.0**-25).mul(np.pi).tan() * sigma + median, self.dtype))
+
+
+def exponential_(self: Tensor, lambd: float = 1.0, *, generator: Any = None) -> Tensor:
+    """Write numbers of the exponential distribution with mean 1 / lambd."""
+    if lambd <= 0:
+        raise OpError(f"exponential_ wants lambd above 0, got {lambd}")
+    u: Any = random.rand(*self.shape, generator=generator, dtype=dt.float64)
+    return assign(self, random.cast((u + 2.0**-25).log() * (-1 / lambd), self.dtype))
+
+
+def geometric_(self: Tensor, p: float, *, generator: Any = None) -> Tensor:
+    """Write how many trials of probability p it takes to succeed, from 1."""
+    if not 0 < p < 1:
+        raise OpError(f"geometric_ wants a probability between 0 and 1, got {p}")
+    u: Any = random.rand(*self.shape, generator=generator, dtype=dt.float64)
+    return assign(self, random.cast(((u + 2.0**-25).log() / np.log1p(-p)).ceil(), self.dtype))
+
+
+def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> Tensor:
+    """Write e to the power of normal numbers."""
+    random.check_deviation("log_normal_", std)
+    x: Any = random.randn(*self.shape, generator=generator, dtype=dt.float64)
+    return assign(self, random.cast((x * std + mean).exp(), self.dtype))
 
 
 def multinomial(self: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Tensor:
@@ -465,11 +483,14 @@ def storage_offset(self: Tensor) -> int:
     return (self._array.ctypes.data - root._array.ctypes.data) // self._array.itemsize
 
 
+# Methods that take sizes or axes one by one: name -> the keyword.
+VARIADIC = {"reshape": "shape", "permute": "dims", "expand": "size", "repeat": "repeats", "flip": "dims", "tile": "dims"}
+
 _SPECIAL: tuple[Callable[..., Any], ...] = (
-    __getitem__, __setitem__, __matmul__, __rmatmul__, reshape, view, permute, expand, repeat, flip, size, dim, numel, nelement, element_size,
+    __getitem__, __setitem__, __matmul__, __rmatmul__, *(_with_sizes(*item) for item in VARIADIC.items()), view, size, dim, numel, nelement, element_size,
     stride, is_contiguous, contiguous, data_ptr, is_floating_point, is_complex, to, type_as, cpu, get_device, copy_, fill_, zero_, where,
     masked_select, masked_scatter, masked_scatter_, index_put_, new_tensor, new_zeros, new_ones, new_empty, new_full, unique_consecutive,
-    uniform_, normal_, bernoulli_, random_, bernoulli, multinomial, allclose, equal, unsqueeze_, squeeze_, t_, transpose_, share_memory_, is_shared,
+    uniform_, normal_, bernoulli_, random_, cauchy_, exponential_, geometric_, log_normal_, bernoulli, multinomial, allclose, equal, unsqueeze_, squeeze_, t_, transpose_, share_memory_, is_shared,
     pin_memory, storage_offset,
 )  # fmt: skip
 Tensor.nonzero = nonzero_  # type: ignore[attr-defined]

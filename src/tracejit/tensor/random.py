@@ -22,7 +22,7 @@ from tracejit.trace import recorder as recording
 
 __all__ = [
     "Generator", "bernoulli", "default_generator", "get_rng_state", "initial_seed", "manual_seed", "multinomial", "normal", "rand",
-    "rand_like", "randint", "randn", "randn_like", "randperm", "seed", "set_rng_state",
+    "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "seed", "set_rng_state",
 ]  # fmt: skip
 
 
@@ -146,6 +146,12 @@ def randn_like(input: Tensor, *, dtype: Any = None, **kw: Any) -> Tensor:
     return randn(*input.shape, dtype=dtype or input.dtype, **kw)
 
 
+def randint_like(input: Tensor, low: int, high: int | None = None, *, dtype: Any = None, **kw: Any) -> Tensor:
+    """Uniform integers in [low, high) with the shape and dtype of `input`."""
+    low, high = (0, low) if high is None else (low, high)
+    return randint(low, high, tuple(input.shape), dtype=dtype or input.dtype, **kw)
+
+
 def randint(low: int, high: Any = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = dt.int64,
             **_: Any) -> Tensor:  # fmt: skip
     """Uniform integers in [low, high)."""
@@ -161,9 +167,20 @@ def randint(low: int, high: Any = None, size: Any = None, *, generator: Generato
         return cast(wide % span + int(low), check_dtype(dtype))
 
 
+def check_deviation(name: str, std: Any) -> None:
+    """Raise OpError for a negative standard deviation (a number or a tensor)."""
+    if bool((std < 0).any()) if isinstance(std, Tensor) else std < 0:  # type: ignore[attr-defined]
+        raise OpError(f"{name} wants a standard deviation of 0 or more, got {std}")
+
+
 def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None, **kw: Any) -> Tensor:
     """Normal with the given mean and standard deviation (numbers or tensors)."""
-    shape = size if size is not None else (mean if isinstance(mean, Tensor) else std).shape
+    check_deviation("normal", std)
+    if size is None:
+        size = np.broadcast_shapes(*(v.shape for v in (mean, std) if isinstance(v, Tensor)))
+        dtype = (mean if isinstance(mean, Tensor) else std).dtype
+        return randn(*size, generator=generator, dtype=dtype) * std + mean
+    shape = size
     return randn(*shape_of((tuple(shape),)), generator=generator, **kw) * std + mean
 
 
@@ -184,7 +201,13 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = dt.int6
 
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
     """Indices drawn with probabilities proportional to the rows of `input`, [..., num_samples] i64."""
+    if not input.dtype.is_floating_point or input.ndim not in (1, 2):
+        raise OpError(f"multinomial wants floats of rank 1 or 2, got {input.type}")
+    if num_samples < 1:
+        raise OpError(f"multinomial wants at least one sample, got num_samples={num_samples}")
     p = cast(input, dt.float64)
+    if bool(((p < 0) | ~p.isfinite() | (p.sum(-1, keepdim=True) <= 0)).any()):  # type: ignore[attr-defined]
+        raise OpError("multinomial wants probabilities that are finite, not negative and not all zero")
     rows = p.shape[:-1]
     g = generator or default_generator
     with no_grad():

@@ -526,7 +526,7 @@ def assign(target: Tensor, value: Any) -> Tensor:
         raise InPlaceError(
             "a leaf tensor that requires grad was written in place; write it under no_grad(), or out of place"
         )
-    if 0 in target._array.strides and any(s == 0 and d > 1 for s, d in zip(target._array.strides, target._array.shape)):
+    if overlaps(target._array):
         raise InPlaceError(f"cannot write into an expanded tensor ({target.type}): several elements share memory")
     if not target._array.flags.writeable:
         raise InPlaceError("cannot write into a read-only tensor; clone() it first")
@@ -558,6 +558,11 @@ def assign(target: Tensor, value: Any) -> Tensor:
         t._seen = version.n
         t = t._parent
     return target
+
+
+def overlaps(a: Array) -> bool:
+    """Whether several elements of `a` share memory, as an expanded axis makes them."""
+    return 0 in a.strides and a.size > 0 and any(s == 0 and d > 1 for s, d in zip(a.strides, a.shape, strict=True))
 
 
 def _written_parents(target: Tensor, value: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -50,7 +50,7 @@ def _together(*operands: Operand, dtype: dt.DType | None = None) -> tuple[Any, .
 
 
 def _binary(name: str, a: Any, b: Any) -> Any:
-    out = binary(name, a, b)
+    out = binary(name, a, b) if isinstance(a, Value) or isinstance(b, Value) else NotImplemented
     if out is NotImplemented:
         raise TypeError(f"{name} of {type(a).__name__} and {type(b).__name__}: wanted tensors or numbers")
     return out
@@ -200,32 +200,32 @@ def hypot(x: Value, other: Value) -> Any:
 # --- comparison and logic ------------------------------------------------------------------------------------------
 
 
-def eq(x: Operand, other: Operand) -> Any:
+def eq(x: Value, other: Operand) -> Any:
     """x == other, elementwise."""
     return _binary("eq", x, other)
 
 
-def ne(x: Operand, other: Operand) -> Any:
+def ne(x: Value, other: Operand) -> Any:
     """x != other, elementwise; true for NaN."""
     return p.BitNot()(_binary("eq", x, other))
 
 
-def lt(x: Operand, other: Operand) -> Any:
+def lt(x: Value, other: Operand) -> Any:
     """x < other."""
     return _binary("lt", x, other)
 
 
-def le(x: Operand, other: Operand) -> Any:
+def le(x: Value, other: Operand) -> Any:
     """x <= other."""
     return _binary("le", x, other)
 
 
-def gt(x: Operand, other: Operand) -> Any:
+def gt(x: Value, other: Operand) -> Any:
     """x > other."""
     return _binary("lt", other, x)
 
 
-def ge(x: Operand, other: Operand) -> Any:
+def ge(x: Value, other: Operand) -> Any:
     """x >= other."""
     return _binary("le", other, x)
 
@@ -245,17 +245,17 @@ def logical_not(x: Value) -> Any:
     return p.BitNot()(_truth(x, x))
 
 
-def logical_and(x: Value, other: Operand) -> Any:
+def logical_and(x: Value, other: Value) -> Any:
     """True where both are nonzero."""
     return _truth(x, x) & _truth(other, x)
 
 
-def logical_or(x: Value, other: Operand) -> Any:
+def logical_or(x: Value, other: Value) -> Any:
     """True where one or both are nonzero."""
     return _truth(x, x) | _truth(other, x)
 
 
-def logical_xor(x: Value, other: Operand) -> Any:
+def logical_xor(x: Value, other: Value) -> Any:
     """True where exactly one is nonzero."""
     return _truth(x, x) ^ _truth(other, x)
 
@@ -360,12 +360,12 @@ def masked_fill(x: Value, mask: Value, value: Operand) -> Any:
     return where(mask, _value(value, x, x.type.dtype), x)
 
 
-def maximum(x: Value, other: Operand) -> Any:
+def maximum(x: Value, other: Value) -> Any:
     """The larger of both; NaN where either is."""
     return p.Maximum()(*_together(x, other))
 
 
-def minimum(x: Value, other: Operand) -> Any:
+def minimum(x: Value, other: Value) -> Any:
     """The smaller of both; NaN where either is."""
     return p.Minimum()(*_together(x, other))
 

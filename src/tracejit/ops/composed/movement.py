@@ -52,6 +52,8 @@ def _missing(x: Value, have: Shape, want: Shape) -> Extent:
         else:
             rest.pop(match)
     total = product(tuple(rest))
+    if any(same(d, 0) for d in want):  # 0 times anything is 0
+        raise OpError(f"reshape of {x.type} to {list(want)}: -1 cannot be inferred beside an extent of 0")
     if same(known, 1):
         return total
     if not isinstance(known, int) or known == 0 or (isinstance(total, int) and total % known):
@@ -249,16 +251,14 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Any, ...]:
     xs: list[Any] = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else list(tensors)
     if indexing not in ("ij", "xy"):
         raise OpError(f"meshgrid indexing is {indexing!r}, wanted 'ij' or 'xy'")
-    swap = indexing == "xy" and len(xs) > 1
-    if swap:
-        xs[0], xs[1] = xs[1], xs[0]
+    if bad := [x for x in xs if rank(x) > 1]:
+        raise OpError(f"meshgrid wants vectors, got {bad[0].type}")
     xs = [reshape(x, (1,)) if not rank(x) else x for x in xs]
+    if indexing == "xy" and len(xs) > 1:
+        y, x, *rest = meshgrid(xs[1], xs[0], *xs[2:])
+        return (x, y, *rest)
     shape = tuple(x.type.shape[0] for x in xs)
-    grids = [Broadcast(shape, (i,))(x) for i, x in enumerate(xs)]
-    if swap:
-        grids = [transpose(g, 0, 1) for g in grids]
-        grids[0], grids[1] = grids[1], grids[0]
-    return tuple(grids)
+    return tuple(Broadcast(shape, (i,))(x) for i, x in enumerate(xs))
 
 
 # --- joining and splitting -----------------------------------------------------------------------------------------
@@ -516,8 +516,10 @@ def _circular(x: Any, axis: int, low: int, high: int) -> Any:
     n = x.type.shape[axis]
     if max(low, high) > n:
         raise OpError(f"circular padding by ({low}, {high}) of {x.type} at dim {axis}: wanted at most {n}")
-    before = slice_along(x, axis, n - low, n) if low > 0 else None
-    after = slice_along(x, axis, 0, high) if high > 0 else None
+    # What wraps around is what negative widths leave: the ring is cut first.
+    first, last = max(-low, 0), n - max(-high, 0)
+    before = slice_along(x, axis, last - low, last) if low > 0 else None
+    after = slice_along(x, axis, first, first + high) if high > 0 else None
     return _join(axis, [before, _cut(x, axis, low, high), after])
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import ml_dtypes
 
-from tracejit.errors import OpError
+from tracejit.errors import DTypeError, OpError
 from tracejit.ir import dtype as dt
 from tracejit.ir.dim import product, same
-from tracejit.ir.node import Value, cast, expand_to
+from tracejit.ir.node import Value, cast
 from tracejit.ops.composed.axes import rank, spread
 from tracejit.ops.composed.elementwise import rsqrt
 from tracejit.ops.composed.movement import reshape
+from tracejit.ops.movement import Broadcast
 from tracejit.ops.reduce import ReduceSum
 
 __all__ = ["group_norm", "layer_norm", "local_response_norm", "rms_norm"]
@@ -32,10 +33,22 @@ def moments(x: Value, axes: Sequence[int]) -> tuple[Any, Any, Any]:
     return mean, ReduceSum(axes)(away * away) / n, away
 
 
-def _scaled(y: Any, weight: Value | None, bias: Value | None) -> Any:
+def _scaled(name: str, x: Value, y: Any, weight: Value | None, bias: Value | None, axes: Sequence[int]) -> Any:
+    """y * weight + bias, both over `axes` of x."""
+    weight, bias = (v if v is None else _over(name, x, v, axes) for v in (weight, bias))
     if weight is not None:
         y = y * weight
     return y if bias is None else y + bias
+
+
+def _over(name: str, x: Value, v: Value, axes: Sequence[int]) -> Any:
+    """v, one number for each position of `axes`, spread to x's shape. Raises where it has another shape or dtype."""
+    want = tuple(x.type.shape[i] for i in axes)
+    if len(v.type.shape) != len(want) or not all(map(same, v.type.shape, want)):
+        raise OpError(f"{name} of {x.type} with {v.type}: wanted {list(want)}")
+    if v.type.dtype not in (x.type.dtype, _wide(x).type.dtype):
+        raise DTypeError(f"{name} of {x.type} with {v.type}: the dtypes differ, cast one side")
+    return Broadcast(x.type.shape, tuple(axes))(v) if len(want) < rank(x) else v
 
 
 def _inner_axes(name: str, x: Value, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
@@ -43,6 +56,8 @@ def _inner_axes(name: str, x: Value, normalized_shape: int | Sequence[int]) -> t
     tail = x.type.shape[rank(x) - len(shape) :]
     if not shape or len(shape) > rank(x) or not all(map(same, tail, shape)):
         raise OpError(f"{name} of {x.type} over {list(shape)}: the last extents must be {list(shape)}")
+    if not x.type.dtype.is_floating_point:
+        raise DTypeError(f"{name} of {x.type}: wanted a float type")
     return tuple(range(rank(x) - len(shape), rank(x)))
 
 
@@ -57,7 +72,8 @@ def layer_norm(
     axes = _inner_axes("layer_norm", input, normalized_shape)
     x = _wide(input)
     _, var, away = moments(x, axes)
-    return cast(_scaled(away * spread(rsqrt(var + eps), x, axes), weight, bias), input.type.dtype)
+    y = away * spread(rsqrt(var + eps), x, axes)
+    return cast(_scaled("layer_norm", input, y, weight, bias, axes), input.type.dtype)
 
 
 def rms_norm(
@@ -70,7 +86,7 @@ def rms_norm(
     x = _wide(input)
     n = product(tuple(x.type.shape[i] for i in axes))
     scale = rsqrt(ReduceSum(axes)(x * x) / n + eps)
-    return cast(_scaled(x * spread(scale, x, axes), weight, None), input.type.dtype)
+    return cast(_scaled("rms_norm", input, x * spread(scale, x, axes), weight, None, axes), input.type.dtype)
 
 
 def group_norm(
@@ -82,16 +98,13 @@ def group_norm(
     n, c, *space = input.type.shape
     if num_groups < 1 or c % num_groups:
         raise OpError(f"group_norm of {input.type}: {c} channels do not divide into {num_groups} groups")
+    if not input.type.dtype.is_floating_point:
+        raise DTypeError(f"group_norm of {input.type}: wanted a float type")
     x = reshape(_wide(input), (n, num_groups, c // num_groups, *space))
     axes = tuple(range(2, rank(x)))
     _, var, away = moments(x, axes)
     y = reshape(away * spread(rsqrt(var + eps), x, axes), input.type.shape)
-    return cast(scale_channels(y, weight, bias), input.type.dtype)
-
-
-def _per_channel(v: Value | None, x: Any) -> Any:
-    """A vector over channels, spread to x's shape (channels on axis 1)."""
-    return None if v is None else expand_to(reshape(v, (-1, *(1,) * (rank(x) - 2))), x.type.shape)
+    return cast(_scaled("group_norm", input, y, weight, bias, (1,)), input.type.dtype)
 
 
 def batch_moments(x: Value) -> tuple[Any, Any, Any]:
@@ -103,14 +116,14 @@ def batch_moments(x: Value) -> tuple[Any, Any, Any]:
 
 def normalize_channels(x: Value, mean: Any, var: Any, weight: Value | None, bias: Value | None, eps: float) -> Any:
     """(x - mean) / sqrt(var + eps) * weight + bias, all given for each channel (axis 1)."""
-    wide = _wide(x)
-    y = (wide - _per_channel(mean, wide)) * _per_channel(rsqrt(var + eps), wide)
-    return cast(scale_channels(y, weight, bias), x.type.dtype)
+    wide, name = _wide(x), "normalization by channel"
+    y = (wide - _over(name, x, mean, (1,))) * _over(name, x, rsqrt(var + eps), (1,))
+    return cast(_scaled(name, x, y, weight, bias, (1,)), x.type.dtype)
 
 
 def scale_channels(y: Value, weight: Value | None, bias: Value | None) -> Any:
     """y * weight + bias, both given for each channel (axis 1)."""
-    return _scaled(y, _per_channel(weight, y), _per_channel(bias, y))
+    return _scaled("normalization by channel", y, y, weight, bias, (1,))
 
 
 def local_response_norm(input: Value, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tracejit.errors import DTypeError, OpError
 from tracejit.ir import dtype as dt
-from tracejit.ir.dim import same
+from tracejit.ir.dim import product, same
 from tracejit.ir.node import Node, Scalar, Value, cast, constant, expand_to
 from tracejit.ir.op import ArrayConst
 from tracejit.ir.types import TensorType
@@ -59,10 +59,12 @@ def index_select(x: Value, dim: int, index: Value) -> Any:
     """The slices of x at the positions `index` (a vector) of `dim`."""
     if rank(index) > 1:
         raise OpError(f"index_select wants a vector of indices, got {index.type}")
+    axis = axis_of(dim, rank(x))
     if not rank(x):
+        if not same(product(index.type.shape), 1):
+            raise OpError(f"index_select of {x.type} by {index.type}: a rank-0 tensor has one position")
         positions(index, 1, f"index_select of {x.type}")
         return fresh(x)
-    axis = axis_of(dim, rank(x))
     at = positions(index, x.type.shape[axis], f"index_select of {x.type} at dim {dim}")
     return Take(axis)(x, reshape(at, (-1,)) if not rank(index) else at)
 
@@ -97,7 +99,7 @@ def _fit(x: Any, shape: Sequence[Any], axis: int | None = None) -> Any:
 
 
 def _along(name: str, x: Value, dim: int, index: Value) -> tuple[int, Any]:
-    if rank(x) != rank(index) and rank(x) and rank(index):
+    if rank(x) != rank(index) and rank(x) and rank(index) and not same(product(index.type.shape), 0):
         raise OpError(f"{name} of {x.type} by {index.type}: ranks {rank(x)} and {rank(index)} differ")
     axis = axis_of(dim, rank(x))
     for i, (d, n) in enumerate(zip(index.type.shape, x.type.shape, strict=False)):
@@ -110,7 +112,7 @@ def _along(name: str, x: Value, dim: int, index: Value) -> tuple[int, Any]:
 def gather(x: Value, dim: int, index: Value) -> Any:
     """y[i, j] = x[index[i, j], j] for dim 0, and so on; index may be smaller than x in the other dims."""
     axis, at = _along("gather", x, dim, index)
-    if not rank(x) or not rank(index):
+    if rank(x) != rank(index) or not rank(x):
         return reshape(Take(0)(ravel(x), at), index.type.shape)
     return TakeAlong(axis)(_fit(x, index.type.shape, axis), at)
 
@@ -321,8 +323,10 @@ def trace(x: Value) -> Any:
     return sum(movement.diagonal(x))
 
 
-def repeat_interleave(x: Value, repeats: int | Value, dim: int | None = None) -> Any:
-    """Each slice of `dim` repeated in place: all `repeats` times, or each its own number."""
+def repeat_interleave(
+    x: Value, repeats: int | Value, dim: int | None = None, *, output_size: int | None = None
+) -> Any:
+    """Each slice of `dim` repeated in place: all `repeats` times, or each its own number. `output_size` is not needed."""
     if dim is None:
         x, dim = flatten(x), 0
     axis = axis_of(dim, rank(x))
