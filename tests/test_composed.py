@@ -20,6 +20,13 @@ from tracejit.ops import composed
 RNG = np.random.default_rng(0)
 
 
+def reference() -> Any:
+    """PyTorch on one thread: its pool spins when tests run side by side."""
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    return torch
+
+
 def f32(*shape: int, low: float = -2, high: float = 2) -> Any:
     return RNG.uniform(low, high, shape).astype(np.float32)
 
@@ -445,7 +452,7 @@ def _close(got: Any, want: Any, tolerance: float, what: str) -> None:
 
 @pytest.mark.parametrize("c", CASES, ids=repr)
 def test_agrees_with_torch_in_value_and_gradient_and_on_nodes(c: Case) -> None:
-    torch = pytest.importorskip("torch")
+    torch = reference()
     ours, theirs = getattr(composed, c.name), _fn(torch, c.torch or c.name)
     dtypes = {"f64": (dt.float64, torch.float64)}
     arrays = [a for a in (*c.args, *c.kwargs.values()) if isinstance(a, np.ndarray)]

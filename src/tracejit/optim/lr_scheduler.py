@@ -27,7 +27,7 @@ class LRScheduler:
         self.optimizer = optimizer
         for i, group in enumerate(optimizer.param_groups):
             if last_epoch == -1:
-                group["initial_lr"] = group["lr"]
+                group.setdefault("initial_lr", group["lr"])  # a second scheduler starts from the same rate
             elif "initial_lr" not in group:
                 raise KeyError(f"parameter group {i} has no 'initial_lr' to resume from")
         self.base_lrs: list[Any] = [group["initial_lr"] for group in optimizer.param_groups]

@@ -56,6 +56,8 @@ class Optimizer:
         group["params"] = params
         for name, value in self.defaults.items():
             group.setdefault(name, value)
+        if self.param_groups and ("param_names" in group) != ("param_names" in self.param_groups[0]):
+            raise ValueError("parameters are named in some groups but not in all")
         known: set[Tensor] = set()
         for g in self.param_groups:
             known.update(g["params"])
