@@ -6,11 +6,11 @@ import collections
 import functools
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tracejit.trace.domain import is_library
-from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe
+from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe, is_namedtuple
 
 Function = types.FunctionType
 C_METHODS = (
@@ -40,14 +40,6 @@ def plain(r: Recorder, f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def is_number(r: Recorder, x: Any) -> bool:
     """Whether x is a tensor or an immutable value: operators on these run no user code."""
     return type(x) in IMMUTABLE or (r.is_tensor(x) and is_library(type(x).__module__)) or r.is_value(x)
-
-
-def python_method(r: Recorder, t: type, name: str) -> Any:
-    """The Python function behind a dunder of class t; None where the class has none; ABSENT where it is something else."""
-    raw = r.lookup(t, name)
-    if raw is ABSENT or raw is None:
-        return None
-    return raw if isinstance(raw, Function) else ABSENT
 
 
 def is_base(t: type, kind: type, name: str) -> bool:
@@ -350,6 +342,12 @@ def delete_attr(operands: tuple[Any, str]) -> None:
             r.refuse(f"deletes attribute {name} of {describe(x)}")
         r.effect(x, f"deletes {name}")
     delattr(x, name)
+
+
+def old_iterator(r: Recorder, x: Any) -> None:
+    """Advancing an iterator changes it."""
+    if r.is_old(x):
+        r.refuse(f"uses {describe(x)} made outside")
 
 
 def offer(r: Recorder, x: Any, depth: int = 0) -> None:

@@ -20,11 +20,12 @@ from tracejit.trace.attributes import (
     is_number,
     library_result,
     offer,
+    old_iterator,
     plain,
 )
 from tracejit.trace.domain import is_library, is_recorder
 from tracejit.trace.instrument import NULL, VERSION, is_instrumented
-from tracejit.trace.iteration import format, iterate, old_iterator
+from tracejit.trace.iteration import format, iterate
 from tracejit.trace.models import METHOD_MODELS, MODELS, OBJECT_METHODS
 from tracejit.trace.operators import hashable_key, item
 from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe
@@ -117,7 +118,7 @@ def _getter(r: Recorder, f: Any, x: Any) -> Any:
 
 def call_function(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A Python function: the library's runs plain, any other as an instrumented copy."""
-    if is_library(f.__globals__.get("__name__")):
+    if is_library(f.__globals__.get("__name__")) and not _wraps_user_code(f):
         if is_refused(f):
             r.refuse(f"calls {f.__qualname__}")
         _identify(r, f)
@@ -147,6 +148,12 @@ def call_function(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[st
     if type(out) is types.GeneratorType and is_instrumented(out.gi_code):
         r.made(out)
     return out
+
+
+def _wraps_user_code(f: Any) -> bool:
+    """Whether a function of the library is a decorator's wrapper around a function that is not."""
+    inner = f.__dict__.get("__wrapped__")
+    return isinstance(inner, Function) and not is_library(inner.__globals__.get("__name__"))
 
 
 def _identify(r: Recorder, f: Any) -> None:

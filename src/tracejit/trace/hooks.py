@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import functools
 import sys
+import types
 from typing import Any
 
 from tracejit.trace import attributes, calls, instrument, iteration, models, operators

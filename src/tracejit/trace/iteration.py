@@ -6,14 +6,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from tracejit.trace.attributes import Function, is_base, plain
+from tracejit.trace.attributes import Function, is_base, old_iterator, plain
 from tracejit.trace.recorder import FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe
-
-
-def old_iterator(r: Recorder, x: Any) -> None:
-    """Advancing an iterator changes it."""
-    if r.is_old(x):
-        r.refuse(f"uses {describe(x)} made outside")
 
 
 def iterate(x: Any) -> Any:

@@ -21,11 +21,12 @@ from tracejit.trace.attributes import (
     instance_attribute,
     is_base,
     is_data_descriptor,
+    old_iterator,
     plain,
     set_attribute,
 )
 from tracejit.trace.domain import is_library
-from tracejit.trace.iteration import driven, iterate, old_iterator
+from tracejit.trace.iteration import driven, iterate
 from tracejit.trace.operators import apply_binary, apply_compare, contains_in, hashable_key, item, truth, unary
 from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe
 
@@ -374,7 +375,7 @@ METHOD_MODELS: dict[tuple[type, str], Callable[..., Any]] = {
     (str, "join"): _join, (str, "format"): _str_format, (list, "sort"): _list_sort, (dict, "get"): _dict_get,
     (dict, "__getitem__"): _dict_getitem, (dict, "__contains__"): _dict_contains, (dict, "setdefault"): _dict_setdefault,
     (type, "mro"): lambda r, x: list(r.cell("mro", x, None, x.__mro__)),
-    (type, "__call__"): lambda r, x, *a, **k: make_instance(r, x, a, k),
+    (type, "__call__"): lambda r, x, *a, **k: r.invoke(x, a, k),
 }  # fmt: skip
 
 OBJECT_METHODS: dict[str, Callable[..., Any]] = {

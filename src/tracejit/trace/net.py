@@ -67,5 +67,6 @@ def run(r: Recorder, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
         try:
             return r.invoke(f, args, kwargs)
         finally:
+            del r.invoke  # a cycle would keep what the recording saw alive
             sys.setprofile(profile)
             sys.setrecursionlimit(limit)

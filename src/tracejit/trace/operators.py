@@ -7,8 +7,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from tracejit.trace.attributes import CONTAINERS, Function, is_base, is_number, offer, plain
-from tracejit.trace.iteration import iterate, old_iterator
+from tracejit.trace.attributes import CONTAINERS, Function, is_base, is_number, offer, old_iterator, plain
+from tracejit.trace.iteration import iterate
 from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe, is_namedtuple
 
 _NAMES = {
@@ -53,6 +53,10 @@ def apply_binary(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> 
         elif method is not ABSENT:
             return _opaque_operator(r, a, b, op)
     left, right = r.lookup(ta, f"__{name}__"), r.lookup(tb, f"__r{name}__")
+    if not isinstance(left, Function) and not isinstance(right, Function):
+        r.deep(a)
+        r.deep(b)
+        return r.made(plain(r, op, a, b))
     order = [(left, a, b), (right, b, a)]
     if ta is not tb and issubclass(tb, ta) and right is not ABSENT and right is not r.lookup(ta, f"__r{name}__"):
         order.reverse()
@@ -62,12 +66,19 @@ def apply_binary(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> 
         if method is ABSENT:
             continue
         if not isinstance(method, Function):
-            if type(x) in IMMUTABLE:
+            if type(x) in IMMUTABLE and type(x) not in (str, bytes):
                 continue  # builtin numbers and text return NotImplemented for a class of the user's
             return _opaque_operator(r, a, b, op)
+        if r.is_tensor(x) and is_plain_object(type(y)):
+            continue  # tensors leave objects that are neither numbers nor arrays to the reflected method
         if (v := r.invoke(method, (x, y))) is not NotImplemented:
             return v
     raise TypeError(f"unsupported operand type(s) for {op.__name__}: {ta.__name__!r} and {tb.__name__!r}")
+
+
+def is_plain_object(t: type) -> bool:
+    """Whether class t and all its bases were written in Python."""
+    return all(c is object or c.__flags__ & 1 << 9 for c in t.__mro__)
 
 
 def _opaque_operator(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> Any:
@@ -256,13 +267,10 @@ def item(r: Recorder, x: Any, key: Any) -> Any:
         r.refuse(f"subscript of class {describe(x)}")
         return x[key]
     r.type_of(x)
-    getter = python_method(r, t, "__getitem__")
-    if getter:
-        if getter is not ABSENT:
-            return r.invoke(getter, (x, key))
-        r.refuse(f"subscript of {describe(x)}")
-    elif getter is ABSENT or getter is None:
-        r.refuse(f"subscript of {describe(x)}")
+    getter = r.lookup(t, "__getitem__")
+    if isinstance(getter, Function):
+        return r.invoke(getter, (x, key))
+    r.refuse(f"subscript of {describe(x)}")
     return x[key]
 
 

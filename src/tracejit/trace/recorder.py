@@ -109,12 +109,26 @@ class Reason:
         return f"{self.where}: {self.text}" if self.where else self.text
 
 
+def where() -> str | None:
+    """file:line of the innermost frame of user code."""
+    f: types.FrameType | None = sys._getframe(1)
+    inner: str | None = None
+    while f is not None:
+        if is_instrumented(f.f_code):
+            place = f"{f.f_code.co_filename.rsplit('/', 1)[-1]}:{f.f_lineno}"
+            if not str(f.f_globals.get("__name__", "")).startswith("tracejit."):
+                return place
+            inner = inner or place
+        f = f.f_back
+    return inner
+
+
 class Recorder:
     """An open recording. Hooks and the Tensor layer write to it; `tree.py` reads it when the call is over."""
 
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
-        self.builder = GraphBuilder(self.where)
+        self.builder = GraphBuilder(where)
         self.tape_start = domain.tape_position()  # tape entries with a smaller `seq` were made outside
         self.invoke: Callable[..., Any] = lambda f, args, kwargs=None: f(
             *args, **(kwargs or {})
@@ -129,27 +143,15 @@ class Recorder:
         self.grads: dict[int, tuple[Any, Any]] = {}  # outside tensors whose .grad was written: (tensor, value now)
         self.grad_sources: dict[int, Any] = {}  # id of an outside gradient -> the tensor whose .grad it was
         self.arguments: set[int] = set()  # ids of the tensors among the arguments
+        self.closing = False  # the call is over, its backward pass is being recorded
         self.not_replayable: str | None = None  # why the graph means something else with the tape on
 
     # -- refusing
 
-    def where(self) -> str | None:
-        """file:line of the innermost frame of user code."""
-        f: types.FrameType | None = sys._getframe(1)
-        inner: str | None = None
-        while f is not None:
-            if is_instrumented(f.f_code):
-                place = f"{f.f_code.co_filename.rsplit('/', 1)[-1]}:{f.f_lineno}"
-                if not str(f.f_globals.get("__name__", "")).startswith("tracejit."):
-                    return place
-                inner = inner or place
-            f = f.f_back
-        return inner
-
     def refuse(self, why: str) -> None:
         """This recording will not be compiled, because of `why`; the call goes on."""
         if len(self.reasons) < 8 and all(r.text != why for r in self.reasons):
-            self.reasons.append(Reason(why, self.where()))
+            self.reasons.append(Reason(why, where()))
 
     def effect(self, target: Any, what: str) -> None:
         """`target` is about to be changed: fine on fresh objects, refused on old ones."""
@@ -194,13 +196,13 @@ class Recorder:
             )  # guard through the object: its __dict__ is not kept
         k = (kind, id(owner), (type(key), key) if type(key) in IMMUTABLE else id(key))
         if k not in self.cells:
-            self.cells[k] = Cell(kind, owner, key, value, self.where())
+            self.cells[k] = Cell(kind, owner, key, value, where())
             self.keep.append((owner, key, value))
         return value
 
     def touch(self, tensor: Any) -> None:
         """Facts about an outside tensor were read."""
-        if id(tensor) in self.arguments or id(tensor) in self.grad_sources:
+        if self.closing or id(tensor) in self.arguments or id(tensor) in self.grad_sources:
             return  # in the call's key, or guarded as the .grad of its owner
         if not self.builder.made_here(tensor):
             self.cell("tensor", tensor, None, self.domain.facts(tensor))
@@ -318,7 +320,7 @@ class Recorder:
         """`op` ran."""
         for t in inputs:
             self.touch(t)
-            if self.domain.needs_grad(t) and op.name != "stop_gradient" and not any(map(self.domain.has_tape, outputs)):
+            if not self.closing and self.domain.needs_grad(t) and op.name != "stop_gradient" and not any(map(self.domain.has_tape, outputs)):
                 self.not_replayable = "it holds operations that are kept off the tape"
         self.builder.emit(op, inputs, outputs)
 

@@ -206,7 +206,7 @@ def _backward(r: Recorder, planner: Planner, root: int, grads: tuple[tuple[int, 
     if r.reasons or not carrying:
         return None
     entries, tensors = [e for e, _ in carrying], [t for _, t in carrying]
-    looks = len(r.builder.checks)
+    looks, r.closing = len(r.builder.checks), True
     try:
         found = r.domain.record_backward(r.builder, tensors, r.tape_start)
     except (
