@@ -147,6 +147,8 @@ class Broadcast(Op):
     def eval(self, x: Array) -> Array:
         strides = [0] * len(self.shape)
         for i, d in enumerate(self.dims):
+            if x.shape[i] != self.shape[d]:  # strides would reach past the memory of x
+                raise OpError(f"broadcast of {list(x.shape)} to {list(self.shape)}: axis {i} does not fit")
             strides[d] = x.strides[i]
         if x.flags.c_contiguous and x.dtype.kind != "V":  # 1 us where as_strided takes 7; V is bfloat16, no buffer
             y = np.ndarray(self.shape, x.dtype, x, 0, strides)  # type: ignore[arg-type]

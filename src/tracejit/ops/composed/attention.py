@@ -7,7 +7,7 @@ from typing import Any
 
 from tracejit.errors import OpError
 from tracejit.ir import dtype as dt
-from tracejit.ir.node import Value, broadcast_shapes, constant, expand_to
+from tracejit.ir.node import Value, broadcast_shapes, expand_to
 from tracejit.ops.composed.axes import rank, same_dtype
 from tracejit.ops.composed.elementwise import eq, where
 from tracejit.ops.composed.linear_algebra import matmul
@@ -22,7 +22,7 @@ __all__ = ["scaled_dot_product_attention"]
 def dropout(input: Value, uniform: Value, p: float = 0.5) -> Any:
     """input / (1 - p) where uniform >= p, else 0; `uniform` is broadcast to the input."""
     if p == 1:
-        return expand_to(constant(input, 0, input.type.dtype), input.type.shape)
+        return where(eq(uniform, uniform), 0, input)  # a constant, but one that has a gradient: 0
     kept = expand_to(uniform >= p, input.type.shape)
     return where(kept, input * (1 / (1 - p)), 0)
 

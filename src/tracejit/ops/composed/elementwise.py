@@ -12,7 +12,7 @@ from tracejit.errors import DTypeError, OpError
 from tracejit.ir import dtype as dt
 from tracejit.ir.node import Scalar, Value, binary, broadcast_shapes, cast, common_dtype, constant, expand_to
 from tracejit.ops import pointwise as p
-from tracejit.ops.composed.axes import floating, fresh
+from tracejit.ops.composed.axes import floating, fresh, same_dtype
 
 __all__ = [
     "abs", "absolute", "acos", "acosh", "add", "addcdiv", "addcmul", "arccos", "arccosh", "arcsin", "arcsinh", "arctan",
@@ -182,6 +182,7 @@ def addcdiv(x: Value, tensor1: Value, tensor2: Value, *, value: Scalar = 1) -> A
 
 def lerp(x: Value, end: Value, weight: Operand) -> Any:
     """x + weight * (end - x), exact at both ends."""
+    same_dtype("lerp", x, end, *([weight] if isinstance(weight, Value) else []))
     if isinstance(weight, Value):
         near = p.Lt()(*_together(abs(weight), 0.5))
         return where(near, x + weight * (end - x), end - (end - x) * (1 - weight))

@@ -15,7 +15,7 @@ from tracejit.ir.dim import same
 from tracejit.ir.node import Value, cast, expand_to
 from tracejit.ops.composed import reduction as reduce
 from tracejit.ops.composed.activation import logsigmoid, softplus
-from tracejit.ops.composed.axes import axis_of, rank, require
+from tracejit.ops.composed.axes import axis_of, rank, require, same_dtype
 from tracejit.ops.composed.elementwise import abs, clamp, eq, exp, log, ne, where, xlogy
 from tracejit.ops.composed.linear_algebra import cosine_similarity, pairwise_distance
 from tracejit.ops.composed.movement import reshape, unsqueeze
@@ -101,6 +101,7 @@ def binary_cross_entropy_with_logits(
     input: Value, target: Value, weight: Value | None = None, reduction: str = "mean", pos_weight: Value | None = None
 ) -> Any:
     """binary_cross_entropy of sigmoid(input), without overflow."""
+    same_dtype("binary_cross_entropy_with_logits", input, target)
     if len(input.type.shape) != rank(target) or not all(map(same, input.type.shape, target.type.shape)):
         raise OpError(f"binary_cross_entropy_with_logits of {input.type} and {target.type}: shapes differ")
     if pos_weight is None:
@@ -213,6 +214,11 @@ def _picked(x: Any, mask: Any, axis: int) -> Any:
     return ReduceSum((axis,))(where(mask, x, 0))
 
 
+def _check_weights(weight: Value | None, classes: Any) -> None:
+    if weight is not None and (rank(weight) != 1 or not same(weight.type.shape[0], classes)):
+        raise OpError(f"class weights {weight.type} do not fit {classes} classes")
+
+
 def _target_weights(weight: Value, target: Value, counts: Any) -> Any:
     """weight[target], 0 where the position does not count."""
     at = where(counts, cast(target, dt.int64), 0)
@@ -226,6 +232,9 @@ def nll_loss(
     if not 1 <= rank(input):
         raise OpError(f"nll_loss wants [classes] or [batch, classes, ...], got {input.type}")
     axis = 0 if rank(input) == 1 else 1
+    if not input.type.dtype.is_floating_point:
+        raise DTypeError(f"nll_loss of {input.type}: wanted a float type")
+    _check_weights(weight, input.type.shape[axis])
     mask, counts = _classes(input, target, "nll_loss", axis, ignore_index)
     picked = -_picked(input, mask, axis)
     return _class_mean(picked, input, target, weight, counts, reduction)
@@ -251,6 +260,7 @@ def cross_entropy(
         raise OpError(f"cross_entropy label_smoothing is {label_smoothing}, wanted 0 .. 1")
     axis = 0 if rank(input) == 1 else 1
     classes = input.type.shape[axis]
+    _check_weights(weight, classes)
     logp = reduce.log_softmax(input, axis)
     w = None if weight is None else Broadcast(input.type.shape, (axis,))(weight)
     if target.type.dtype.is_floating_point:
@@ -295,6 +305,7 @@ def multi_margin_loss(
 ) -> Any:
     """mean over classes of max(0, margin - input[target] + input[class])^p, the target's own class left out."""
     axis = axis_of(-1, rank(input))
+    _check_weights(weight, input.type.shape[-1])
     flat = reshape(target, input.type.shape[:-1])
     mask, counts = _classes(input, flat, "multi_margin_loss", axis, -100)
     kept = tuple(range(axis))

@@ -19,7 +19,7 @@ from tracejit.ir.dim import product
 from tracejit.ir.node import Value
 from tracejit.ops.composed.axes import axis_of, one_per, rank
 from tracejit.ops.composed.convolution import zero_padded
-from tracejit.ops.composed.elementwise import abs, eq, pow, where
+from tracejit.ops.composed.elementwise import abs, div, eq, pow, where
 from tracejit.ops.composed.movement import cat, movedim, permute, reshape, slice_along, unsqueeze
 from tracejit.ops.composed.reduction import max, mean
 from tracejit.ops.composed.selection import table
@@ -139,11 +139,12 @@ def _avg_pool(
     padded = zero_padded(x, p, [a + b for a, b in zip(p, extra, strict=True)])
     grid = Unfold(k, s, (1,) * space)(padded)
     total = ReduceSum(tuple(range(rank(grid) - space, rank(grid))))(grid)
+    whole = None if x.type.dtype.is_floating_point else "trunc"
     if divisor:
-        return total / divisor
+        return div(total, divisor, rounding_mode=whole)
     if not any(extra) and (count_include_pad or not any(p)):
-        return total / product(k)
-    return total / table(x, _window_sizes(x, k, s, p, extra, count_include_pad))
+        return div(total, product(k), rounding_mode=whole)
+    return div(total, table(x, _window_sizes(x, k, s, p, extra, count_include_pad)), rounding_mode=whole)
 
 
 def _window_sizes(x: Value, k: Any, s: Any, p: Any, extra: Any, count_include_pad: bool) -> Any:
@@ -309,6 +310,8 @@ def unfold(x: Value, dimension: int, size: int, step: int) -> Any:
         raise OpError(
             f"unfold of {x.type} at dim {dimension}: size {size} must be at most {n} and step {step} positive"
         )
+    if not rank(x):
+        return reshape(x, (1,)) if size else slice_along(reshape(x, (1,)), 0, 0, 0)
     grid = Unfold((size,), (step,), (1,))(movedim(x, axis, -1))
     return movedim(grid, rank(grid) - 2, axis)
 

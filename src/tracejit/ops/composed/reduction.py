@@ -196,7 +196,7 @@ def _power_norm(x: Any, p: float, axes: tuple[int, ...]) -> Any:
         return ReduceSum(axes)(y) if axes else y
 
     if p == 0:
-        return total(cast(ne(x, 0), x.type.dtype))
+        return total(where(ne(x, 0), 1, x * 0))  # a constant, but one that has a gradient: 0
     if p == 1:
         return total(abs(x))
     if p == 2:
