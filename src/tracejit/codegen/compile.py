@@ -1,7 +1,8 @@
 """Graph -> something to call: `build(graph)` gives an Executable over arrays.
 
-Two ways to the same answers: "interpret" runs every node by `Op.eval` (the oracle); "llvm" runs the graph's Schedule as
-native segments (`native.py`), with host steps only where an op has no kernel.
+Three ways to the same answers: "interpret" runs every node by `Op.eval` (the oracle); "llvm" runs the graph's Schedule as
+native segments (`native.py`), with host steps only where an op has no kernel; "numba" runs it as Python source compiled by
+Numba (`numba/cpu.py`).
 
 Whatever the way, nothing a caller can see is written before the last check has passed.
 """
@@ -15,7 +16,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tracejit.codegen.llvm.native import assemble
+from tracejit.codegen.llvm import native
+from tracejit.codegen.numba import cpu
 from tracejit.codegen.result import Checks, Miss, own, same_bits
 from tracejit.errors import BackendError
 from tracejit.ir.dim import Dim, substitute
@@ -56,11 +58,18 @@ def build(
     updates, checks = dict(updates or {}), tuple(checks)
     if backend == "interpret":
         return Interpreted(graph, updates, checks)
-    if backend != "llvm":
-        raise BackendError(f"no backend {backend!r}; backends are llvm, interpret")
+    if backend not in ASSEMBLE:
+        raise BackendError(f"no backend {backend!r}; backends are {', '.join(ASSEMBLE)}, interpret")
+    assemble = ASSEMBLE[backend]
     if all(t.is_static for n in graph.nodes for t in results(n.type)):
         return assemble(graph, updates, checks)
     return PerShape(graph, lambda known: assemble(known, updates, checks))
+
+
+ASSEMBLE: Mapping[str, Callable[[Graph, Mapping[int, int], Checks], Executable]] = {
+    "llvm": native.assemble,
+    "numba": cpu.assemble,
+}
 
 
 class Interpreted:

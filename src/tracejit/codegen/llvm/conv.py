@@ -1,8 +1,8 @@
 """y[n, g, o, p] = sum_{c, q} w[g, o, c, q] x[n, g, c, p * stride + q * dilation] as implicit matrix products.
 
-Up to three spatial axes. x is read as if padded by zeros (`low`, `high`, negative crops) and with base - 1 zeros between
-elements, so that the gradients, which are convolutions of such tensors, need no padded copy of them; x and w have any
-strides, so that swapped and flipped operands are free. Two kernels share the register tile of `tile.py`:
+Up to three spatial axes. x is read as if padded by zeros (`low`, `high`, negative crops) and with base - 1 zeros
+between elements, so that the gradients, which are convolutions of such tensors, need no padded copy of them; x and w
+have any strides, so that swapped and flipped operands are free. Two kernels share the register tile of `tile.py`:
 
 - `conv` has outputs as columns: rows are o, k runs over (c, q), and panels of patches are gathered from a padded copy of a
   few images at a time, which stays in cache and holds columns of one stride phase side by side.
@@ -205,9 +205,9 @@ def _plan_rows(dtype: str, v: Convolution, t: Tiling) -> Call:
         v.window[1] == 1 and v.window[0] > 1 and v.w[3] != v.w[5] * v.window[2]
     )
     values |= {
-        "copied": int(pads), "copy_size": part * images * values["p_c"], "p_n": images * values["p_c"], "images": images,
-        "chunks": -(-v.n // part), "parts": 1, "part": part, "kb": kb, "group": 1,
-        "run": window if mergeable else v.window[2], "run_stride": v.w[5],
+        "copied": int(pads), "copy_size": part * images * values["p_c"], "p_n": images * values["p_c"], "images":
+        images, "chunks": -(-v.n // part), "parts": 1, "part": part, "kb": kb, "group": 1, "run": window if mergeable
+        else v.window[2], "run_stride": v.w[5],
     }  # fmt: skip
     scratch = _scratch(values, {
         "kx": 8 * k, "kw": 8 * k, "rows": 8 * part * pixels, "places": 0, "pieces": 0,

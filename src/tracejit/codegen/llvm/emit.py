@@ -67,15 +67,27 @@ class Plan:
 
     @cached_property
     def width(self) -> int:
-        """Lanes: two registers of the widest type, fewer where the vector axis is short."""
+        """Lanes: two registers of the widest type, more where little is done with each, fewer where the axis is short."""
         if not self.lengths:
             return 1
-        roots = [v for s in self.kernel.stages for v in (*(a.value for a in s.accumulators), *(t.value for t in s.stores))]
-        widest = max((n.dtype.itemsize for n in scalars(roots) if n.dtype.kind == "f"), default=4)
+        nodes = [n for s in self.kernel.stages for n in scalars(roots(s))]
+        widest = max((n.dtype.itemsize for n in nodes if n.dtype.kind == "f"), default=4)
         width = 2 * self.bits // (8 * max(widest, 4))
+        if any(s.axes for s in self.kernel.stages) and self.is_light(nodes):
+            width *= 4 if self.kernel.lanes == "outer" else 2
         while width > 4 and max(self.lengths) <= width // 2:
             width //= 2
         return width
+
+    def is_light(self, nodes: Sequence[Node]) -> bool:
+        """True where a reduction waits for memory and its own sums: several vectors side by side help."""
+        if len(nodes) > 8 or any(n.op.name in vectormath.FUNCTIONS for n in nodes):
+            return False
+        if any(a.kind.startswith("arg") for s in self.kernel.stages for a in s.accumulators):
+            return False
+        groups = [self.vector] if self.vector else [s.axes[-1:] for s in self.kernel.stages if s.axes]
+        loads = [n for n in nodes if isinstance(n.op, Load)]
+        return all(not n.inputs and step(n.op.index, g) in (0, 1) for n in loads for g in groups if isinstance(n.op, Load))
 
     @cached_property
     def vector(self) -> tuple[Axis, ...]:
@@ -99,9 +111,17 @@ class Plan:
         """Points of the outer vector axes in one unit."""
         if not self.vector:
             return 1
-        if any(s.axes for s in self.kernel.stages):
+        if any(s.axes for s in self.kernel.stages) or self.walks_down:
             return self.width
         return max(self.width, min(CHUNK, round_up(self.length, self.width)))
+
+    @cached_property
+    def walks_down(self) -> bool:
+        """True where lanes read far apart, as in a transpose: units then go across, so that cache lines are used whole."""
+        if not self.rest or any(s.axes for s in self.kernel.stages):
+            return False
+        loads = [n.op for s in self.kernel.stages for n in scalars(roots(s)) if isinstance(n.op, Load)]
+        return any(step(op.index, self.vector) not in (0, 1) for op in loads)
 
     @cached_property
     def chunks(self) -> int:
@@ -132,6 +152,11 @@ class Plan:
         units = prod(extent(a.extent) for a in self.rest) * self.chunks
         inner = sum(prod(extent(a.extent) for a in s.axes) for s in self.kernel.stages)
         return Launch(units, max(1, 8192 // max(1, inner * self.chunk)), self.offsets[-1])
+
+
+def roots(stage: Stage) -> list[Node]:
+    """What a stage computes."""
+    return [*(a.value for a in stage.accumulators), *(s.value for s in stage.stores)]
 
 
 def round_up(n: int, to: int) -> int:
@@ -176,7 +201,7 @@ def functions(kernel: Kernel, bits: int) -> set[tuple[str, str, int]]:
     width = Plan(kernel, bits).width
     out: set[tuple[str, str, int]] = set()
     for s in kernel.stages:
-        for n in scalars([*(a.value for a in s.accumulators), *(t.value for t in s.stores)]):
+        for n in scalars(roots(s)):
             if n.op.name in vectormath.FUNCTIONS and not is_square(n):
                 out.add((n.op.name, "f64" if n.dtype is dt.float64 else "f32", width))
     return out
@@ -265,8 +290,12 @@ class _Emitter:
                 slot += 1
         entry = len(f.lines)
         with f.loop(lo, hi) as unit:
-            chunk = unit % plan.chunks if plan.chunks > 1 else None
-            rest = f.emit(f"udiv i64 {unit.name}, {plan.chunks}", i64) if plan.chunks > 1 else unit
+            chunk, rest = None, unit
+            if plan.chunks > 1:
+                by = prod(extent(a.extent) for a in plan.rest) if plan.walks_down else plan.chunks
+                high = f.emit(f"udiv i64 {unit.name}, {by}", i64)
+                low = f.emit(f"urem i64 {unit.name}, {by}", i64)
+                chunk, rest = (high, low) if plan.walks_down else (low, high)
             self.split(rest)
             with self.scope(*plan.rest):
                 if plan.vector:
@@ -323,7 +352,7 @@ class _Emitter:
             self.stage(stage)
 
     def stage(self, stage: Stage) -> None:
-        order = scalars([*(a.value for a in stage.accumulators), *(s.value for s in stage.stores)])
+        order = scalars(roots(stage))
         if self.kernel.lanes == "inner":
             self.vector = stage.axes[-1:]
         self.varying = self.find_varying(order)

@@ -1,9 +1,9 @@
 """C[b, m, n] = A[b, m, k] B[b, k, n] for f32 and f64: blocks, packs and hands tiles to the micro-kernel of `tile.py`.
 
-One kernel serves every shape: extents, strides and block sizes are arguments. `plan` chooses the blocks and what is worth
-packing from the shape alone, so that results never depend on the number of threads. A and B have any strides, two batch axes
-each; rows of C are contiguous. A product with one row or one column is `gemv`, which reads the matrix once as it lies.
-Other element types multiply by plain loops.
+One kernel serves every shape: extents, strides and block sizes are arguments. `plan` chooses the blocks and what is
+worth packing from the shape alone, so that results never depend on the number of threads. A and B have any strides,
+two batch axes each; rows of C are contiguous. A product with one row or one column is `gemv`, which reads the matrix
+once as it lies. Other element types multiply by plain loops.
 
 Work is split over batches, and within a large product along its longer side: each thread then packs all of the smaller
 operand but only its share of the larger one.
@@ -180,8 +180,8 @@ def _define_pack_block(module: Module, t: Tiling) -> None:
         "pack_block", None, {"panels": ptr, "a": ptr} | dict.fromkeys(integers, i64), "internal nounwind"
     )
     panels, a, am, ak, tiles, base, extra, k = f.args
-    # Transposed A is read row by row over all tiles: tile by tile would fetch each cache line once per tile. Six rows are
-    # copied whatever a tile has, so the last tile, which must not be read past, goes the other way.
+    # Transposed A is read row by row over all tiles: tile by tile would fetch each cache line once per tile. Six rows
+    # are copied whatever a tile has, so the last tile, which must not be read past, goes the other way.
     whole = am.eq(1).select(tiles - 1, 0 * tiles)
     lanes = of(t.dtype, t.rows)
     with f.loop(0, k) as j:

@@ -1,7 +1,8 @@
 """Kernels along one axis in which every element may depend on all before it: cumulative sums and their kin, and sort.
 
-x is [outer, extent, inner], contiguous; a unit is one column (outer, inner), so threads share nothing. Cumulative kernels
-walk down the axis with vectors of neighbouring columns. Sort maps each element to an integer that sorts like it (nan last,
+x is [outer, extent, inner], contiguous; a unit is one column (outer, inner), so threads share nothing. Cumulative
+kernels walk down the axis with vectors of neighbouring columns. Sort maps each element to an integer that sorts like
+it (nan last,
 -0.0 as 0.0), then merges runs of (key, index) bottom up: stable, without branches on the data.
 """
 

@@ -1,8 +1,9 @@
 """y = x, then y[a, index, b] (+)= updates along one axis: each thread owns rows or columns of y, so no two write one place.
 
-`scatter` shares one list of indices between all a and b (the gradient of an embedding): a unit is a row of y, and a thread
-goes through the whole list for the rows that are its own. `scatter_along` has an index for each update: a unit is a column
-(a, b). Either way updates of one place come in the order of the list: the result is that of one thread, bit for bit.
+`scatter` shares one list of indices between all a and b (the gradient of an embedding): a unit is a row of y, and a
+thread goes through the whole list for the rows that are its own. `scatter_along` has an index for each update: a unit
+is a column (a, b). Either way updates of one place come in the order of the list: the result is that of one thread,
+bit for bit.
 
 An index outside the axis is skipped; nothing outside y is ever written.
 """

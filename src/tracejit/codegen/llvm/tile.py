@@ -3,12 +3,12 @@
     C[rows, columns] (+)= A[rows, k] B[k, columns]        rows <= 6, columns = 2 vectors on AVX2
 
 For every k one row of B is `vectors` vector loads and each row of A one broadcast; the tile itself never leaves the
-registers until k is done. A is read through any two strides, so it may be packed, plain or transposed; rows of B must be
-contiguous, so B is packed into panels of `columns` unless it lies that way already. Packing repeats the last valid row or
-column in place of missing ones: tile lanes do not mix, and those lanes are never stored.
+registers until k is done. A is read through any two strides, so it may be packed, plain or transposed; rows of B must
+be contiguous, so B is packed into panels of `columns` unless it lies that way already. Packing repeats the last valid
+row or column in place of missing ones: tile lanes do not mix, and those lanes are never stored.
 
-Each element of C is one chain of fused multiply-adds over k, whatever tile it falls into: results do not depend on how the
-work was split.
+Each element of C is one chain of fused multiply-adds over k, whatever tile it falls into: results do not depend on
+how the work was split.
 """
 
 from __future__ import annotations
@@ -185,8 +185,8 @@ def call_tile(f: Function, t: Tiling, rows: Value, *args: Value) -> None:
 def define_pack(module: Module, t: Tiling, width: int) -> str:
     """Define `pack(panel, x, x_lane, x_k, valid, k)`: panel[j, i] = x[i * x_lane + j * x_k] for i < width, j < k.
 
-    Lanes from `valid` (at least 1) on repeat the last valid one. Contiguous lanes are copied, contiguous k is transposed in
-    registers, anything else goes one by one.
+    Lanes from `valid` (at least 1) on repeat the last valid one. Contiguous lanes are copied, contiguous k is
+    transposed in registers, anything else goes one by one.
     """
     name = f"pack{width}"
     args = {"panel": ptr, "x": ptr, "x_lane": i64, "x_k": i64, "valid": i64, "k": i64}

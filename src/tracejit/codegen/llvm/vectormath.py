@@ -1,9 +1,9 @@
 """Branch-free vector functions: exp, log, tanh and their family on whole vectors, within about one and a half ULP.
 
-Each function is written once, over `Value`s, for f32 and f64 and any width: reduce the argument with `fma` so that nothing
-is lost, evaluate a polynomial, scale back, then select the IEEE edge cases (nan, infinities, -0.0, subnormals, overflow).
-Kernels do not inline them: `module` defines `<W x T> @tj_exp_f32x8(<W x T>)` and so on once for the process (and the disk
-store keeps the object code), so that a kernel that calls them compiles in milliseconds.
+Each function is written once, over `Value`s, for f32 and f64 and any width: reduce the argument with `fma` so that
+nothing is lost, evaluate a polynomial, scale back, then select the IEEE edge cases (nan, infinities, -0.0,
+subnormals, overflow). Kernels do not inline them: `module` defines `<W x T> @tj_exp_f32x8(<W x T>)` and so on once
+for the process (and the disk store keeps the object code), so that a kernel that calls them compiles in milliseconds.
 
 Products and sums fuse only where `fma` is written: the reductions are exact only as they stand.
 Polynomials are minimax fits (Remez, 60 digits) over the reduced range, highest power first.

@@ -178,7 +178,12 @@ class Compiled:
     """A graph compiled by Numba; see `codegen.compile.Executable`."""
 
     def __init__(
-        self, graph: Graph, plan: Schedule, updates: Mapping[int, int], checks: Checks, compile: Callable[[Source], Code]
+        self,
+        graph: Graph,
+        plan: Schedule,
+        updates: Mapping[int, int],
+        checks: Checks,
+        compile: Callable[[Source], Code],
     ) -> None:
         self.graph, self.base, self.updates, self.checks = graph, plan.base, dict(updates), checks
         self.steps = tuple(kernel(s, compile) if isinstance(s, Launch) else s for s in plan.steps)

@@ -54,7 +54,9 @@ def compiled(source: Source) -> Any:
 def ptx(kernel: Kernel, capability: tuple[int, int] = (8, 0)) -> str:
     """The kernel's PTX. Needs NVVM; a GPU only where the kernel calls a function of `scalar.py`, since Numba asks what it is."""
     numba, source = _numba(), write(kernel, "cuda")
-    flat_arrays = [numba.types.Array(numba.from_dtype(o.dtype.numpy), 1, "C") for o in source.operands if o.use != "row"]
+    flat_arrays = [
+        numba.types.Array(numba.from_dtype(o.dtype.numpy), 1, "C") for o in source.operands if o.use != "row"
+    ]
     rows = [numba.types.Array(numba.from_dtype(o.dtype.numpy), 2, "C") for o in source.operands if o.use == "row"]
     signature = (numba.int64, *flat_arrays, *rows)
     text, _ = _cuda().compile_ptx(_function(source.text), signature, cc=capability)

@@ -13,7 +13,7 @@ Buffers are one-dimensional: inputs are `x`, outputs `y`, row scratch `row`, eac
 `i` loop axes, `s` finished reductions. Every value has its dtype at all times: a bare 1.0 would turn a float32 chain into
 float64, a bare sum of two int8 has 64 bits. The exceptions are on purpose: sums and products of floats run in float64 and
 are rounded once, since a plain float32 loop over a million elements would lose half its digits. f16 and bf16 are float32
-here, in buffers too (whoever launches the kernel converts), rounded where they are stored, cast to, or reduced to.
+here, in buffers too (whoever launches the kernel converts), and are rounded after every op, as the IR says.
 
 On the CPU the loop runs over [lo, hi) of the outermost axis. On CUDA each thread takes points of all outer axes, a grid's
 width apart. The rest is the same text. Functions such as `exp` and `floor` are the backend's own; see `FUNCTIONS`.
@@ -200,7 +200,9 @@ class _Writer:
         late: set[Node] = set()
         for n in order:
             op = n.op
-            if (isinstance(op, Slot) or (isinstance(op, Load) and self.kernel.buffers[op.buffer].use != "in")) and not own:
+            if (
+                isinstance(op, Slot) or (isinstance(op, Load) and self.kernel.buffers[op.buffer].use != "in")
+            ) and not own:
                 late.add(n)
             if any(self.level.get(a, 1 << 30) > depth for a in axes_of(op)) or any(i in late for i in n.inputs):
                 late.add(n)
@@ -229,7 +231,8 @@ class _Writer:
         if isinstance(op, Inside):
             tests = [f"{lo} <= {self.index(i)} < {hi}" for i, lo, hi in op.conditions]
             return " and ".join(tests) or "True"
-        return _POINTWISE[op.name](n, args)
+        text = _POINTWISE[op.name](n, args)
+        return text if op.name in _EXACT else rounded(text, n.dtype)
 
     def index(self, index: Index) -> str:
         """An affine index as a sum."""
@@ -239,8 +242,7 @@ class _Writer:
         return " + ".join(parts).replace("+ -", "- ")
 
     def store(self, s: Store) -> None:
-        value = rounded(self.value(s.value), self.kernel.buffers[s.buffer].dtype)
-        self.line(f"{self.operands[s.buffer].name}[{self.index(s.index)}] = {value}")
+        self.line(f"{self.operands[s.buffer].name}[{self.index(s.index)}] = {self.value(s.value)}")
 
     def accumulate(self, a: Accumulator, k: int, axes: Sequence[Axis]) -> None:
         v, name = self.value(a.value), f"{a.kind}{k}"
@@ -452,9 +454,13 @@ def shift_right(n: Node, x: Sequence[str]) -> str:
     """a >> b; the sign alone (or 0) where b is not a bit's number."""
     a, b = (f"np.int64({v})" for v in x)
     bits = 8 * n.dtype.itemsize
-    return typed(f"{a} >> ({b} if 0 <= {x[1]} < {bits} else np.int64({bits - 1 if n.dtype.kind == 'i' else bits}))", n.dtype)
+    return typed(
+        f"{a} >> ({b} if 0 <= {x[1]} < {bits} else np.int64({bits - 1 if n.dtype.kind == 'i' else bits}))", n.dtype
+    )
 
 
+# What needs no rounding to a half type: the result is an operand's, a whole number, or rounded already.
+_EXACT = frozenset({"neg", "abs", "sign", "floor", "ceil", "round", "maximum", "minimum", "select", "cast"})
 _POINTWISE: dict[str, Rule] = {
     **{name: function(name) for name in FUNCTIONS},
     "floor": whole("floor"),
