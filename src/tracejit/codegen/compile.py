@@ -1,8 +1,8 @@
 """Graph -> something to call: `build(graph)` gives an Executable over arrays.
 
-Three ways to the same answers: "interpret" runs every node by `Op.eval` (the oracle); "llvm" runs the graph's Schedule as
-native segments (`native.py`), with host steps only where an op has no kernel; "numba" runs it as Python source compiled by
-Numba (`numba/cpu.py`).
+Three ways to the same answers: "interpret" runs every node by `Op.eval` (the oracle); "llvm" runs the graph's Schedule
+as native segments (`native.py`), with host steps only where an op has no kernel; "numba" runs it as Python source
+compiled by Numba (`numba/cpu.py`).
 
 Whatever the way, nothing a caller can see is written before the last check has passed.
 """
@@ -150,7 +150,12 @@ def solve(graph: Graph, arrays: Sequence[Array]) -> dict[str, int]:
             if isinstance(dim, Dim) and len(dim.terms) <= 2:
                 (monomial, c), *rest = dim.terms
                 offset = rest[0][1] if rest else 0
-                if len(monomial) == 1 and monomial[0][1] == 1 and (not rest or rest[0][0] == ()) and (n - offset) % c == 0:
+                if (
+                    len(monomial) == 1
+                    and monomial[0][1] == 1
+                    and (not rest or rest[0][0] == ())
+                    and (n - offset) % c == 0
+                ):
                     out[monomial[0][0]] = (n - offset) // c
     return out
 

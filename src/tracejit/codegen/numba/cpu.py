@@ -1,9 +1,9 @@
-"""`build(graph, backend="numba")`: a graph's Schedule, its kernels compiled by `numba.njit`, run step by step from Python.
+"""`build(graph, backend="numba")`: a graph's Schedule, run step by step from Python, its kernels compiled by Numba.
 
 Portable and easy to debug, not quick: a kernel costs 0.2 s or more to compile, runs on the calling thread with the GIL
-released, and calls scalar libm. Matrix products and convolutions of floats, and every op without an element, run as NumPy;
-`host_ops` names them. Every value has an array of its own, and updates are copied into place at the end, so there is
-nothing here to get wrong that the interpreter could not. Numba is imported when the first kernel is compiled.
+released, and calls scalar libm. Matrix products and convolutions of floats, and every op without an element, run as
+NumPy; `host_ops` names them. Every value has an array of its own, and updates are copied into place at the end, so
+there is nothing here to get wrong that the interpreter could not. Numba is imported when the first kernel is compiled.
 
 Compiled functions are kept by their text; Numba frees none of them, nor could it.
 """
@@ -41,7 +41,7 @@ Code = Callable[..., None]  # lo, hi, and one flat array for each operand
 def assemble(
     graph: Graph, updates: Mapping[int, int], checks: Checks, compile: Callable[[Source], Code] | None = None
 ) -> Compiled:
-    """The graph, whose shapes are known, compiled by Numba for the CPU; `compile=interpreted` to step through in pdb."""
+    """The graph, whose shapes are known, compiled; with `compile=interpreted`, for a debugger to step through."""
     return Compiled(graph, plan(graph), updates, checks, compile or compiled)
 
 
@@ -126,7 +126,7 @@ def flat(a: Array) -> Array:
         a = a.astype(np.float32)
     if not a.size:
         return np.zeros(1, a.dtype)  # a masked load reads something, whatever it is
-    return np.require(a, requirements="CA").reshape(-1)
+    return np.require(a, requirements=["C", "A"]).reshape(-1)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """Kernels by `numba.cuda`: the same text, one thread for each point, a grid's width apart.
 
-`launch` runs one kernel on NumPy arrays: it copies them to the device and the results back. That is what this file has; a
-Program that keeps its values on the device and drives streams is yet to come, and so are reductions shared by the threads of
-a block: here each row is reduced by one thread. Where no GPU is, set NUMBA_ENABLE_CUDASIM=1 before Numba is imported, and
-the kernels run in Numba's simulator as plain Python over NumPy scalars: for tiny arrays, to see that the text is right.
+`launch` runs one kernel on NumPy arrays: it copies them to the device and the results back. That is all there is here: a
+Program that keeps its values on the device and drives streams is yet to come, and so are reductions shared by the
+threads of a block: here each row is reduced by one thread. Where no GPU is, set NUMBA_ENABLE_CUDASIM=1 before Numba is
+imported, and the kernels run in Numba's simulator as plain Python over NumPy scalars: for tiny arrays, to see that the
+text is right.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ def launch(kernel: Kernel, arrays: Sequence[Array], threads: int = THREADS) -> N
 
 
 def compiled(source: Source) -> Any:
-    """The kernel as `numba.cuda.jit` gives it: call `compiled(source)[blocks, threads](hi, *operands, *row_scratch)`."""
+    """The kernel as `numba.cuda.jit` gives it: `compiled(source)[blocks, threads](hi, *operands, *rows)` runs it."""
     return _cuda().jit(_function(source.text))
 
 
 def ptx(kernel: Kernel, capability: tuple[int, int] = (8, 0)) -> str:
-    """The kernel's PTX. Needs NVVM; a GPU only where the kernel calls a function of `scalar.py`, since Numba asks what it is."""
+    """The kernel's PTX. Needs NVVM, and a GPU where the kernel calls a function of `scalar.py`: Numba asks for it."""
     numba, source = _numba(), write(kernel, "cuda")
     flat_arrays = [
         numba.types.Array(numba.from_dtype(o.dtype.numpy), 1, "C") for o in source.operands if o.use != "row"

@@ -1,7 +1,7 @@
 """What neither Python's operators nor `math` say as the IR means it: plain Python functions over scalars.
 
-Numba compiles each once for the CPU and once for CUDA; the simulator runs them as they stand. They take and return float64
-or int64 only, so one signature serves all dtypes: the kernel casts. None raises, whatever it is given.
+Numba compiles each once for the CPU and once for CUDA; the simulator runs them as they stand. They take and return
+float64 or int64 only, so one signature serves all dtypes: the kernel casts. None raises, whatever it is given.
 """
 
 from __future__ import annotations

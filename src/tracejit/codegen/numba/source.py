@@ -9,14 +9,16 @@
                 max0 = v0 if v0 > max0 or v0 != v0 else max0
             ...
 
-Buffers are one-dimensional: inputs are `x`, outputs `y`, row scratch `row`, each with its operand's number; `v` are values,
-`i` loop axes, `s` finished reductions. Every value has its dtype at all times: a bare 1.0 would turn a float32 chain into
-float64, a bare sum of two int8 has 64 bits. The exceptions are on purpose: sums and products of floats run in float64 and
-are rounded once, since a plain float32 loop over a million elements would lose half its digits. f16 and bf16 are float32
-here, in buffers too (whoever launches the kernel converts), and are rounded after every op, as the IR says.
+Buffers are one-dimensional: inputs are `x`, outputs `y`, row scratch `row`, each with its operand's number; `v` are
+values, `i` loop axes, `s` finished reductions. Every value has its dtype at all times: a bare 1.0 would turn a float32
+chain into float64, a bare sum of two int8 has 64 bits. The exceptions are on purpose: sums and products of floats run
+in float64 and are rounded once, since a plain float32 loop over a million elements would lose half its digits. f16 and
+bf16 are float32 here, in buffers too (whoever launches the kernel converts), and are rounded after every op, as the IR
+says.
 
-On the CPU the loop runs over [lo, hi) of the outermost axis. On CUDA each thread takes points of all outer axes, a grid's
-width apart. The rest is the same text. Functions such as `exp` and `floor` are the backend's own; see `FUNCTIONS`.
+On the CPU the loop runs over [lo, hi) of the outermost axis. On CUDA each thread takes points of all outer axes, a
+grid's width apart. The rest is the same text. Functions such as `exp` and `floor` are the backend's own; see
+`FUNCTIONS` and `SCALAR`.
 """
 
 from __future__ import annotations
@@ -41,14 +43,15 @@ from tracejit.ops.loop import Inside, Position
 __all__ = ["FUNCTIONS", "SCALAR", "Operand", "Source", "extent", "points", "supports", "write"]
 
 FUNCTIONS = ("exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "erf", "lgamma", "atan2")  # as in `math`
-SCALAR = (
-    "ceil", "divide_int", "floor", "floor_divide", "modulo", "modulo_int", "power_int", "rint", "round_bf16", "round_f16",
-)  # as in `scalar.py`  # fmt: skip
+SCALAR = (  # as in `scalar.py`
+    "ceil", "divide_int", "floor", "floor_divide", "modulo", "modulo_int", "power_int", "rint", "round_bf16",
+    "round_f16",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A parameter of the function: `dtype` of its elements here (f32 for halves), `use` as in Buffer, `size` of a row."""
+    """A parameter of the function: the dtype of its elements here (f32 for halves), its use (see Buffer), a row size."""
 
     name: str
     dtype: DType
@@ -196,7 +199,7 @@ class _Writer:
         self.written = kept
 
     def values(self, order: Sequence[Node], depth: int, own: bool = False) -> None:
-        """Lines for the values that are known inside `depth` loops; with `own`, those that read what this point has made."""
+        """Lines for the values known inside `depth` loops; with `own`, also those that read what this point made."""
         late: set[Node] = set()
         for n in order:
             op = n.op
@@ -335,8 +338,6 @@ def highest(dtype: DType) -> float | int:
 
 def working(dtype: DType) -> DType:
     """What a value of `dtype` is here: half floats are float32."""
-    from tracejit.ir import dtype as dt
-
     return dt.float32 if dtype.kind == "f" and dtype.itemsize == 2 else dtype
 
 
