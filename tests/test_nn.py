@@ -94,7 +94,8 @@ def test_load_state_dict_copies_in_place_and_lists_what_is_wrong() -> None:
     a, b = Net(), Net()
     weight = a.first.weight
     keys = a.load_state_dict(b.state_dict())
-    assert keys == ([], []) and a.first.weight is weight
+    assert keys == ([], [])
+    assert a.first.weight is weight
     assert weight.tolist() == b.first.weight.tolist()
     state = b.state_dict()
     state["more"] = state.pop("scale")
@@ -128,10 +129,12 @@ def test_casts_keep_the_parameters_identity() -> None:
     net = Net()
     weight = net.first.weight
     net.double()
-    assert net.first.weight is weight and weight.dtype is tj.float64
+    assert net.first.weight is weight
+    assert weight.dtype is tj.float64
     assert net.scale.dtype is tj.float64
     net.to(tj.float32)
-    assert weight.dtype is tj.float32 and weight.requires_grad
+    assert weight.dtype is tj.float32
+    assert weight.requires_grad
 
 
 def test_modes_gradients_and_apply() -> None:
@@ -191,14 +194,18 @@ def test_containers_behave_as_lists_and_dicts() -> None:
     layers.insert(1, nn.ReLU())
     del layers[0]
     assert [type(m).__name__ for m in layers] == ["ReLU", "Linear", "Linear"]
-    assert len(layers[1:]) == 2 and type(layers[-1]) is nn.Linear
+    assert len(layers[1:]) == 2
+    assert type(layers[-1]) is nn.Linear
     with pytest.raises(IndexError, match="3"):
         _ = layers[3]
     named = nn.ModuleDict({"a": nn.ReLU()})
     named["b"] = nn.Identity()
-    assert list(named) == ["a", "b"] and "a" in named and len(list(named.children())) == 2
+    assert list(named) == ["a", "b"]
+    assert "a" in named
+    assert len(list(named.children())) == 2
     weights = nn.ParameterList([tj.ones(1), tj.zeros(2)])
-    assert [n for n, _ in weights.named_parameters()] == ["0", "1"] and len(weights) == 2
+    assert [n for n, _ in weights.named_parameters()] == ["0", "1"]
+    assert len(weights) == 2
     pair = nn.ParameterDict({"x": tj.ones(1)})
     assert [n for n, _ in pair.named_parameters()] == ["x"]
     assert type(nn.Sequential(nn.ReLU(), nn.Tanh())[1:]) is nn.Sequential
@@ -214,7 +221,9 @@ def test_batch_norm_counts_and_moves_its_statistics() -> None:
     np.testing.assert_allclose(y.tolist(), [[-1, -1], [1, 1]], atol=1e-4)
     np.testing.assert_allclose(layer.running_mean.tolist(), [0.2, 0.4], atol=1e-6)
     np.testing.assert_allclose(layer.running_var.tolist(), [1.1, 1.7], atol=1e-6)
-    assert counter is layer.num_batches_tracked and counter.item() == 1 and counter.dtype is tj.int64
+    assert counter is layer.num_batches_tracked
+    assert counter.item() == 1
+    assert counter.dtype is tj.int64
     with pytest.raises(ValueError, match="more than 1 value"):
         layer(tj.ones(1, 2))
 
@@ -233,7 +242,8 @@ def test_dropout_thins_in_training_only() -> None:
 
 def test_in_place_activations_write_their_input() -> None:
     x = tj.tensor([-1.0, 2.0])
-    assert nn.ReLU(inplace=True)(x) is x and x.tolist() == [0.0, 2.0]
+    assert nn.ReLU(inplace=True)(x) is x
+    assert x.tolist() == [0.0, 2.0]
 
 
 def test_initialisers_have_the_right_spread() -> None:
@@ -308,7 +318,10 @@ def test_layer_agrees_with_torch(name: str, make: Any, shapes: Any) -> None:
     theirs, ours = make(torch.nn), make(nn)
     load(ours, theirs)
     arrays = [RNG.normal(size=s).astype(np.float32) for s in shapes]
-    xs, ts = [tj.from_numpy(a.copy()).requires_grad_() for a in arrays], [torch.from_numpy(a).requires_grad_() for a in arrays]
+    xs, ts = (
+        [tj.from_numpy(a.copy()).requires_grad_() for a in arrays],
+        [torch.from_numpy(a).requires_grad_() for a in arrays],
+    )
     got, want = tensors(ours(*xs)), tensors(theirs(*ts))
     assert len(got) == len(want)
     for g, w in zip(got, want, strict=True):
@@ -328,8 +341,8 @@ def mlp(n: Any) -> Any:
 
 def cnn(n: Any) -> Any:
     return n.Sequential(
-        n.Conv2d(1, 4, 3, padding=1), n.BatchNorm2d(4), n.ReLU(), n.MaxPool2d(2), n.Conv2d(4, 8, 3, padding=1), n.ReLU(),
-        n.AdaptiveAvgPool2d(2), n.Flatten(), n.Linear(32, 3),
+        n.Conv2d(1, 4, 3, padding=1), n.BatchNorm2d(4), n.ReLU(), n.MaxPool2d(2), n.Conv2d(4, 8, 3, padding=1),
+        n.ReLU(), n.AdaptiveAvgPool2d(2), n.Flatten(), n.Linear(32, 3),
     )  # fmt: skip
 
 

@@ -55,7 +55,9 @@ def test_adamw_by_hand() -> None:
         w = w - 0.1 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
     np.testing.assert_allclose(got, w, rtol=1e-5)
     step = opt.state[p]["step"]
-    assert step.shape == () and step.dtype is tj.float32 and step.item() == 3
+    assert step.shape == ()
+    assert step.dtype is tj.float32
+    assert step.item() == 3
 
 
 def test_the_step_count_is_one_tensor_for_all_steps() -> None:
@@ -99,7 +101,8 @@ def test_groups_have_settings_of_their_own() -> None:
     for x in (p, q):
         x.grad = tj.tensor([1.0])
     opt.step()
-    assert p.item() == 0.5 and q.item() == pytest.approx(0.9)
+    assert p.item() == 0.5
+    assert q.item() == pytest.approx(0.9)
     with pytest.raises(ValueError, match="more than one group"):
         opt.add_param_group({"params": [p]})
 
@@ -110,7 +113,8 @@ def test_state_dict_resumes_exactly() -> None:
     run(a, p, GRADS)
     q.data = p.detach().clone()
     state = a.state_dict()
-    assert state["state"].keys() == {0} and state["param_groups"][0]["params"] == [0]
+    assert state["state"].keys() == {0}
+    assert state["param_groups"][0]["params"] == [0]
     b.load_state_dict(state)
     assert run(a, p, GRADS) == run(b, q, GRADS)
     with pytest.raises(ValueError, match="2 parameters"):

@@ -1,17 +1,30 @@
 """Layers with PyTorch's names, arguments and state_dict keys. Start reading at `module.py`."""
 
-from tracejit.nn import activation, attention, container, conv, functional, init, linear, loss, norm, pooling, recurrent, utils
-from tracejit.nn.activation import *
-from tracejit.nn.attention import *
-from tracejit.nn.container import *
-from tracejit.nn.conv import *
-from tracejit.nn.linear import *
-from tracejit.nn.loss import *
+from tracejit.nn import (
+    activation,
+    attention,
+    container,
+    conv,
+    functional,
+    init,
+    linear,
+    loss,
+    norm,
+    pooling,
+    recurrent,
+    utils,
+)
+from tracejit.nn.activation import *  # noqa: F403
+from tracejit.nn.attention import *  # noqa: F403
+from tracejit.nn.container import *  # noqa: F403
+from tracejit.nn.conv import *  # noqa: F403
+from tracejit.nn.linear import *  # noqa: F403
+from tracejit.nn.loss import *  # noqa: F403
 from tracejit.nn.module import Module
-from tracejit.nn.norm import *
+from tracejit.nn.norm import *  # noqa: F403
 from tracejit.nn.parameter import Buffer, Parameter
-from tracejit.nn.pooling import *
-from tracejit.nn.recurrent import *
+from tracejit.nn.pooling import *  # noqa: F403
+from tracejit.nn.recurrent import *  # noqa: F403
 
 __all__ = ["Buffer", "Module", "Parameter", "functional", "init", "utils"]
 __all__ += activation.__all__

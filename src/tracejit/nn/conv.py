@@ -25,14 +25,29 @@ class _Conv(Module):
     transposed = False
 
     def _setup(
-        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size, padding: Size | str, dilation: Size,
-        output_padding: Size, groups: int, bias: bool, padding_mode: str, dtype: DType | None,
-    ) -> None:  # fmt: skip
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size,
+        padding: Size | str,
+        dilation: Size,
+        output_padding: Size,
+        groups: int,
+        bias: bool,
+        padding_mode: str,
+        dtype: DType | None,
+    ) -> None:
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise ValueError(f"channels {in_channels} and {out_channels} do not divide into {groups} groups")
         if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
             raise ValueError(f"padding_mode is {padding_mode!r}, wanted 'zeros', 'reflect', 'replicate' or 'circular'")
-        self.in_channels, self.out_channels, self.groups, self.padding_mode = in_channels, out_channels, groups, padding_mode
+        self.in_channels, self.out_channels, self.groups, self.padding_mode = (
+            in_channels,
+            out_channels,
+            groups,
+            padding_mode,
+        )
         self.kernel_size = one_per(kernel_size, self.space, "kernel_size")
         self.stride, self.dilation = one_per(stride, self.space, "stride"), one_per(dilation, self.space, "dilation")
         if isinstance(padding, str):
@@ -44,12 +59,11 @@ class _Conv(Module):
         else:
             self.padding = one_per(padding, self.space, "padding")
         self.output_padding = one_per(output_padding, self.space, "output_padding")
-        first, second = (in_channels, out_channels // groups) if self.transposed else (out_channels, in_channels // groups)
+        first, second = (
+            (in_channels, out_channels // groups) if self.transposed else (out_channels, in_channels // groups)
+        )
         self.weight = Parameter(empty(first, second, *self.kernel_size, dtype=dtype))
-        if bias:
-            self.bias = Parameter(empty(out_channels, dtype=dtype))
-        else:
-            self.register_parameter("bias", None)
+        self.register_parameter("bias", Parameter(empty(out_channels, dtype=dtype)) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -92,12 +106,23 @@ class _Conv(Module):
 
 class _Forward(_Conv):
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size | str = 0,
-        dilation: Size = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", device: Any = None,
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Any = None,
         dtype: DType | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
-        self._setup(in_channels, out_channels, kernel_size, stride, padding, dilation, 0, groups, bias, padding_mode, dtype)
+        self._setup(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, 0, groups, bias, padding_mode, dtype
+        )
 
 
 class Conv1d(_Forward):
@@ -137,15 +162,35 @@ class _Transposed(_Conv):
     transposed = True
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
-        output_padding: Size = 0, groups: int = 1, bias: bool = True, dilation: Size = 1, padding_mode: str = "zeros",
-        device: Any = None, dtype: DType | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size = 0,
+        output_padding: Size = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Size = 1,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: DType | None = None,
+    ) -> None:
         super().__init__()
         if padding_mode != "zeros":
             raise ValueError(f"transposed convolutions pad with zeros only, got padding_mode={padding_mode!r}")
         self._setup(
-            in_channels, out_channels, kernel_size, stride, padding, dilation, output_padding, groups, bias, padding_mode, dtype
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            output_padding,
+            groups,
+            bias,
+            padding_mode,
+            dtype,
         )
 
     def _extra(self, input: Tensor, output_size: Sequence[int] | None) -> tuple[int, ...]:
@@ -154,7 +199,12 @@ class _Transposed(_Conv):
             return self.output_padding
         extra: list[int] = []
         for n, want, s, p, k, d in zip(
-            input.shape[-self.space :], tuple(output_size)[-self.space :], self.stride, self.padding, self.kernel_size, self.dilation
+            input.shape[-self.space :],
+            tuple(output_size)[-self.space :],
+            self.stride,
+            self.padding,
+            self.kernel_size,
+            self.dilation,
         ):
             least = (n - 1) * s - 2 * p + d * (k - 1) + 1
             if not least <= want < least + s:

@@ -1,7 +1,7 @@
 """The functions behind the layers, under the names of torch.nn.functional.
 
-Most are the composed ops themselves. What stands here has state or randomness: `dropout` draws from the default generator,
-`batch_norm` writes running statistics.
+Most are the composed ops themselves. What stands here has state or randomness: `dropout` draws from the default
+generator, `batch_norm` writes running statistics.
 """
 
 from __future__ import annotations
@@ -96,17 +96,18 @@ from tracejit.tensor.tensor import Tensor, assign
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
     "adaptive_max_pool3d", "alpha_dropout", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "bilinear",
-    "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu", "channel_shuffle", "conv1d", "conv2d", "conv3d",
-    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cosine_embedding_loss", "cosine_similarity", "cross_entropy",
-    "dropout", "dropout1d", "dropout2d", "dropout3d", "elu", "embedding", "fold", "gaussian_nll_loss", "gelu", "glu",
-    "group_norm", "gumbel_softmax", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "hinge_embedding_loss",
-    "huber_loss", "instance_norm", "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear",
-    "local_response_norm", "log_softmax", "logsigmoid", "lp_pool1d", "lp_pool2d", "lp_pool3d", "margin_ranking_loss", "max_pool1d",
-    "max_pool2d", "max_pool3d", "mish", "mse_loss", "multi_head_attention_forward", "multi_margin_loss",
-    "multilabel_soft_margin_loss", "nll_loss", "normalize", "one_hot", "pad", "pairwise_distance", "pixel_shuffle",
-    "pixel_unshuffle", "poisson_nll_loss", "prelu", "relu", "relu6", "relu_", "rms_norm", "scaled_dot_product_attention",
-    "selu", "sigmoid", "silu", "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin", "softplus", "softshrink",
-    "softsign", "tanh", "tanhshrink", "threshold", "triplet_margin_loss", "unfold", "upsample",
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu", "channel_shuffle", "conv1d", "conv2d",
+    "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cosine_embedding_loss",
+    "cosine_similarity", "cross_entropy", "dropout", "dropout1d", "dropout2d", "dropout3d", "elu", "embedding",
+    "fold", "gaussian_nll_loss", "gelu", "glu", "group_norm", "gumbel_softmax", "hardshrink", "hardsigmoid",
+    "hardswish", "hardtanh", "hinge_embedding_loss", "huber_loss", "instance_norm", "interpolate", "kl_div",
+    "l1_loss", "layer_norm", "leaky_relu", "linear", "local_response_norm", "log_softmax", "logsigmoid", "lp_pool1d",
+    "lp_pool2d", "lp_pool3d", "margin_ranking_loss", "max_pool1d", "max_pool2d", "max_pool3d", "mish", "mse_loss",
+    "multi_head_attention_forward", "multi_margin_loss", "multilabel_soft_margin_loss", "nll_loss", "normalize",
+    "one_hot", "pad", "pairwise_distance", "pixel_shuffle", "pixel_unshuffle", "poisson_nll_loss", "prelu", "relu",
+    "relu6", "relu_", "rms_norm", "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss",
+    "soft_margin_loss", "softmax", "softmin", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",
+    "triplet_margin_loss", "unfold", "upsample",
 ]  # fmt: skip
 
 unfold, fold = _pooling.im2col, _pooling.col2im
@@ -237,7 +238,7 @@ def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
-    """Dropout that keeps mean and variance of selu activations: dropped elements become -1.758..., then all are rescaled."""
+    """Dropout that keeps mean and variance of selu activations: dropped elements become -1.758, all are rescaled."""
     _check_probability(p)
     if not training or p == 0:
         return input
@@ -263,9 +264,15 @@ def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, eps: fl
 
 
 def batch_norm(
-    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
-    bias: Tensor | None = None, training: bool = False, momentum: float | Tensor = 0.1, eps: float = 1e-5,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float | Tensor = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
     """Channels (axis 1) normalised by the batch in training, which moves the running statistics; else by those."""
     if input.ndim < 2:
         raise OpError(f"batch_norm wants [batch, channels, ...], got {input.type}")
@@ -287,9 +294,15 @@ def batch_norm(
 
 
 def instance_norm(
-    input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None, weight: Tensor | None = None,
-    bias: Tensor | None = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
     """Channels of each sample normalised over their spatial axes, or by running statistics."""
     if input.ndim < 3:
         raise OpError(f"instance_norm wants [batch, channels, ...], got {input.type}")
@@ -311,9 +324,14 @@ def instance_norm(
 
 
 def embedding(
-    input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False, sparse: bool = False,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
     """The rows of `weight` at `input`; rows longer than `max_norm` are shortened in place first."""
     if scale_grad_by_freq or sparse:
         raise OpError("embedding supports neither scale_grad_by_freq nor sparse gradients")
@@ -331,9 +349,15 @@ def embedding(
 
 
 def scaled_dot_product_attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
     """softmax(query @ key^T * scale + mask) @ value; a bool mask says where to look."""
     uniform = None
     if dropout_p:
@@ -371,7 +395,7 @@ def multi_head_attention_forward(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention of several heads over [length, batch, features] (or without batch); bool masks say where NOT to look."""
+    """Attention of several heads over [length, batch, features] or [length, features]; bool masks hide what is True."""
     if static_k is not None or static_v is not None:
         raise OpError("multi_head_attention_forward supports no static_k and static_v")
     q: Any = query
@@ -382,8 +406,12 @@ def multi_head_attention_forward(
         q, k, v = q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)
     length, batch, features = q.shape
     if features != embed_dim_to_check or features % num_heads:
-        raise OpError(f"attention of {query.type}: wanted {embed_dim_to_check} features, a multiple of {num_heads} heads")
-    q, k, v = _projected(q, k, v, in_proj_weight, in_proj_bias, use_separate_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight)
+        raise OpError(
+            f"attention of {query.type}: wanted {embed_dim_to_check} features, a multiple of {num_heads} heads"
+        )
+    q, k, v = _projected(
+        q, k, v, in_proj_weight, in_proj_bias, use_separate_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight
+    )
     padding: Any = None if key_padding_mask is None else _additive(key_padding_mask, q.dtype)
     if padding is not None and single:
         padding = padding.unsqueeze(0)
@@ -450,8 +478,11 @@ def _beside(x: Any) -> Any:
 
 
 def upsample(
-    input: Tensor, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None,
-    mode: str = "nearest", align_corners: bool | None = None,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+) -> Tensor:
     """The older name of `interpolate`."""
     return interpolate(input, size, scale_factor, mode, align_corners)

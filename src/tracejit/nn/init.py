@@ -11,8 +11,8 @@ from tracejit.tensor.random import Generator, rand, randn
 from tracejit.tensor.tensor import Tensor, assign
 
 __all__ = [
-    "calculate_gain", "constant_", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_", "orthogonal_",
-    "sparse_", "trunc_normal_", "uniform_", "xavier_normal_", "xavier_uniform_", "zeros_",
+    "calculate_gain", "constant_", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_",
+    "orthogonal_", "sparse_", "trunc_normal_", "uniform_", "xavier_normal_", "xavier_uniform_", "zeros_",
 ]  # fmt: skip
 
 
@@ -32,7 +32,12 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Gene
 
 
 def trunc_normal_(
-    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: Generator | None = None
+    tensor: Tensor,
+    mean: float = 0.0,
+    std: float = 1.0,
+    a: float = -2.0,
+    b: float = 2.0,
+    generator: Generator | None = None,
 ) -> Tensor:
     """Normal, drawn again where outside [a, b]."""
     if not a < b:
@@ -78,7 +83,9 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     from tracejit.tensor.creation import from_numpy
 
     if tensor.ndim not in (3, 4, 5) or tensor.shape[0] % groups:
-        raise ValueError(f"dirac_ wants a convolution weight whose outputs divide into {groups} groups, got {tensor.type}")
+        raise ValueError(
+            f"dirac_ wants a convolution weight whose outputs divide into {groups} groups, got {tensor.type}"
+        )
     out = np.zeros(tensor.shape, tensor.dtype.numpy)
     per_group = tensor.shape[0] // groups
     middle = tuple(d // 2 for d in tensor.shape[2:])
@@ -99,7 +106,16 @@ def _fans(tensor: Tensor) -> tuple[int, int]:
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """The factor by which `nonlinearity` shrinks a standard deviation, inverted."""
     gains = {"tanh": 5 / 3, "relu": math.sqrt(2), "selu": 3 / 4}
-    linear = ("linear", "sigmoid", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+    linear = (
+        "linear",
+        "sigmoid",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+    )
     if nonlinearity in linear:
         return 1.0
     if nonlinearity == "leaky_relu":
@@ -130,7 +146,11 @@ def _fan(tensor: Tensor, mode: str) -> int:
 
 
 def kaiming_uniform_(
-    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Generator | None = None
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
 ) -> Tensor:
     """Uniform with standard deviation gain / sqrt(fan)."""
     if 0 in tensor.shape:
@@ -140,7 +160,11 @@ def kaiming_uniform_(
 
 
 def kaiming_normal_(
-    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Generator | None = None
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
 ) -> Tensor:
     """Normal with standard deviation gain / sqrt(fan)."""
     if 0 in tensor.shape:

@@ -10,8 +10,9 @@ from tracejit.tensor.tensor import Tensor
 
 __all__ = [
     "BCELoss", "BCEWithLogitsLoss", "CosineEmbeddingLoss", "CosineSimilarity", "CrossEntropyLoss", "GaussianNLLLoss",
-    "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MSELoss", "MarginRankingLoss", "MultiLabelSoftMarginLoss",
-    "MultiMarginLoss", "NLLLoss", "PairwiseDistance", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss",
+    "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MSELoss", "MarginRankingLoss",
+    "MultiLabelSoftMarginLoss", "MultiMarginLoss", "NLLLoss", "PairwiseDistance", "PoissonNLLLoss", "SmoothL1Loss",
+    "SoftMarginLoss", "TripletMarginLoss",
 ]  # fmt: skip
 
 
@@ -57,7 +58,9 @@ class L1Loss(_Loss):
 class SmoothL1Loss(_Loss):
     """Quadratic below beta, linear above."""
 
-    def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean", beta: float = 1.0) -> None:
+    def __init__(
+        self, size_average: Any = None, reduce: Any = None, reduction: str = "mean", beta: float = 1.0
+    ) -> None:
         super().__init__(size_average, reduce, reduction)
         self.beta = beta
 
@@ -90,9 +93,13 @@ class BCEWithLogitsLoss(_WeightedLoss):
     """Binary cross entropy of sigmoid(input)."""
 
     def __init__(
-        self, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
+        self,
+        weight: Tensor | None = None,
+        size_average: Any = None,
+        reduce: Any = None,
+        reduction: str = "mean",
         pos_weight: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(weight, size_average, reduce, reduction)
         self.register_buffer("pos_weight", pos_weight)
 
@@ -105,9 +112,13 @@ class NLLLoss(_WeightedLoss):
     """-input[target] of log-probabilities."""
 
     def __init__(
-        self, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
+        self,
+        weight: Tensor | None = None,
+        size_average: Any = None,
+        ignore_index: int = -100,
+        reduce: Any = None,
         reduction: str = "mean",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(weight, size_average, reduce, reduction)
         self.ignore_index = ignore_index
 
@@ -120,9 +131,14 @@ class CrossEntropyLoss(_WeightedLoss):
     """-log softmax(input)[target]."""
 
     def __init__(
-        self, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
-        reduction: str = "mean", label_smoothing: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        weight: Tensor | None = None,
+        size_average: Any = None,
+        ignore_index: int = -100,
+        reduce: Any = None,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> None:
         super().__init__(weight, size_average, reduce, reduction)
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
 
@@ -134,7 +150,9 @@ class CrossEntropyLoss(_WeightedLoss):
 class KLDivLoss(_Loss):
     """target * (log target - input)."""
 
-    def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean", log_target: bool = False) -> None:
+    def __init__(
+        self, size_average: Any = None, reduce: Any = None, reduction: str = "mean", log_target: bool = False
+    ) -> None:
         super().__init__(size_average, reduce, reduction)
         self.log_target = log_target
 
@@ -147,9 +165,14 @@ class PoissonNLLLoss(_Loss):
     """e^input - target * input."""
 
     def __init__(
-        self, log_input: bool = True, full: bool = False, size_average: Any = None, eps: float = 1e-8, reduce: Any = None,
+        self,
+        log_input: bool = True,
+        full: bool = False,
+        size_average: Any = None,
+        eps: float = 1e-8,
+        reduce: Any = None,
         reduction: str = "mean",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(size_average, reduce, reduction)
         self.log_input, self.full, self.eps = log_input, full, eps
 
@@ -181,7 +204,9 @@ class SoftMarginLoss(_Loss):
 class HingeEmbeddingLoss(_Loss):
     """input where the target is 1, max(0, margin - input) where it is -1."""
 
-    def __init__(self, margin: float = 1.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> None:
+    def __init__(
+        self, margin: float = 1.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+    ) -> None:
         super().__init__(size_average, reduce, reduction)
         self.margin = margin
 
@@ -193,7 +218,9 @@ class HingeEmbeddingLoss(_Loss):
 class MarginRankingLoss(_Loss):
     """max(0, -target * (input1 - input2) + margin)."""
 
-    def __init__(self, margin: float = 0.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> None:
+    def __init__(
+        self, margin: float = 0.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+    ) -> None:
         super().__init__(size_average, reduce, reduction)
         self.margin = margin
 
@@ -214,9 +241,15 @@ class TripletMarginLoss(_Loss):
     """max(0, |anchor - positive| - |anchor - negative| + margin)."""
 
     def __init__(
-        self, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6, swap: bool = False, size_average: Any = None,
-        reduce: Any = None, reduction: str = "mean",
-    ) -> None:  # fmt: skip
+        self,
+        margin: float = 1.0,
+        p: float = 2.0,
+        eps: float = 1e-6,
+        swap: bool = False,
+        size_average: Any = None,
+        reduce: Any = None,
+        reduction: str = "mean",
+    ) -> None:
         super().__init__(size_average, reduce, reduction)
         self.margin, self.p, self.eps, self.swap = margin, p, eps, swap
 
@@ -239,9 +272,14 @@ class MultiMarginLoss(_WeightedLoss):
     """mean over classes of max(0, margin - input[target] + input[class])^p."""
 
     def __init__(
-        self, p: int = 1, margin: float = 1.0, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None,
+        self,
+        p: int = 1,
+        margin: float = 1.0,
+        weight: Tensor | None = None,
+        size_average: Any = None,
+        reduce: Any = None,
         reduction: str = "mean",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(weight, size_average, reduce, reduction)
         self.p, self.margin = p, margin
 

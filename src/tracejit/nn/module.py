@@ -1,7 +1,7 @@
 """`Module`: a tree of parameters, buffers and submodules with a `forward`.
 
-State lives in ordinary dicts of the instance (`_parameters`, `_buffers`, `_modules`, hooks), in a real `__dict__` from birth, so
-that recordings can guard it word by word. Assigning an attribute is what registers it; reading one falls back to the dicts.
+State lives in ordinary dicts of the instance (`_parameters`, `_buffers`, `_modules`, hooks), in a real `__dict__` from
+birth, so that recordings can guard it word by word. Assigning an attribute registers it; reading falls back to these.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class Module:
         return _add_hook(self._forward_pre_hooks, (hook, with_kwargs), prepend)
 
     def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> HookHandle:
-        """Call `hook(module, grad_input, grad_output)` when the gradients of the inputs are known; it may replace them."""
+        """Call `hook(module, grad_input, grad_output)` when the inputs' gradients are known; it may replace them."""
         return _add_hook(self._backward_hooks, hook, prepend)
 
     # -- walking the tree

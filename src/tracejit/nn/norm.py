@@ -26,9 +26,15 @@ class _Running(Module):
     ranks: tuple[int, ...] = ()
 
     def _setup(
-        self, num_features: int, eps: float, momentum: float | None, affine: bool, track_running_stats: bool, dtype: DType | None,
+        self,
+        num_features: int,
+        eps: float,
+        momentum: float | None,
+        affine: bool,
+        track_running_stats: bool,
+        dtype: DType | None,
         bias: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         if affine:
@@ -74,9 +80,17 @@ class _Running(Module):
 
 class _BatchNorm(_Running):
     def __init__(
-        self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
-        track_running_stats: bool = True, device: Any = None, dtype: DType | None = None, *, bias: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: DType | None = None,
+        *,
+        bias: bool = True,
+    ) -> None:
         super().__init__()
         self._setup(num_features, eps, momentum, affine, track_running_stats, dtype, bias)
 
@@ -91,9 +105,15 @@ class _BatchNorm(_Running):
         by_batch = self.training or self.running_mean is None
         keep = not self.training or self.track_running_stats
         return F.batch_norm(
-            input, self.running_mean if keep else None, self.running_var if keep else None, self.weight, self.bias,
-            by_batch, momentum, self.eps,
-        )  # fmt: skip
+            input,
+            self.running_mean if keep else None,
+            self.running_var if keep else None,
+            self.weight,
+            self.bias,
+            by_batch,
+            momentum,
+            self.eps,
+        )
 
 
 class BatchNorm1d(_BatchNorm):
@@ -116,9 +136,17 @@ class BatchNorm3d(_BatchNorm):
 
 class _InstanceNorm(_Running):
     def __init__(
-        self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
-        track_running_stats: bool = False, device: Any = None, dtype: DType | None = None, *, bias: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        device: Any = None,
+        dtype: DType | None = None,
+        *,
+        bias: bool = True,
+    ) -> None:
         super().__init__()
         self._setup(num_features, eps, momentum, affine, track_running_stats, dtype, bias)
 
@@ -156,13 +184,20 @@ class LayerNorm(Module):
     """The last axes, of `normalized_shape`, normalised, scaled and shifted."""
 
     def __init__(
-        self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True,
-        device: Any = None, dtype: DType | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Any = None,
+        dtype: DType | None = None,
+    ) -> None:
         super().__init__()
         self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         self.eps, self.elementwise_affine = eps, elementwise_affine
-        self.register_parameter("weight", Parameter(empty(*self.normalized_shape, dtype=dtype)) if elementwise_affine else None)
+        self.register_parameter(
+            "weight", Parameter(empty(*self.normalized_shape, dtype=dtype)) if elementwise_affine else None
+        )
         has_bias = elementwise_affine and bias
         self.register_parameter("bias", Parameter(empty(*self.normalized_shape, dtype=dtype)) if has_bias else None)
         self.reset_parameters()
@@ -186,13 +221,19 @@ class RMSNorm(Module):
     """The last axes divided by their root mean square, and scaled."""
 
     def __init__(
-        self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True,
-        device: Any = None, dtype: DType | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: Any = None,
+        dtype: DType | None = None,
+    ) -> None:
         super().__init__()
         self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         self.eps, self.elementwise_affine = eps, elementwise_affine
-        self.register_parameter("weight", Parameter(empty(*self.normalized_shape, dtype=dtype)) if elementwise_affine else None)
+        self.register_parameter(
+            "weight", Parameter(empty(*self.normalized_shape, dtype=dtype)) if elementwise_affine else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -212,9 +253,16 @@ class GroupNorm(Module):
     """Groups of channels normalised sample by sample."""
 
     def __init__(
-        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, device: Any = None,
-        dtype: DType | None = None, *, bias: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: Any = None,
+        dtype: DType | None = None,
+        *,
+        bias: bool = True,
+    ) -> None:
         super().__init__()
         if num_channels % num_groups:
             raise ValueError(f"{num_channels} channels do not divide into {num_groups} groups")

@@ -45,9 +45,17 @@ class _Recurrent(Module):
     gates = 1
 
     def _setup(
-        self, input_size: int, hidden_size: int, num_layers: int, bias: bool, batch_first: bool, dropout: float,
-        bidirectional: bool, proj_size: int, dtype: DType | None,
-    ) -> None:  # fmt: skip
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        bias: bool,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
+        proj_size: int,
+        dtype: DType | None,
+    ) -> None:
         if hidden_size <= 0 or num_layers <= 0:
             raise ValueError(f"hidden_size and num_layers must be positive, got {hidden_size} and {num_layers}")
         if not 0 <= dropout <= 1:
@@ -55,7 +63,12 @@ class _Recurrent(Module):
         if not 0 <= proj_size < hidden_size:
             raise ValueError(f"proj_size {proj_size} must be smaller than hidden_size {hidden_size}")
         self.input_size, self.hidden_size, self.num_layers, self.bias = input_size, hidden_size, num_layers, bias
-        self.batch_first, self.dropout, self.bidirectional, self.proj_size = batch_first, float(dropout), bidirectional, proj_size
+        self.batch_first, self.dropout, self.bidirectional, self.proj_size = (
+            batch_first,
+            float(dropout),
+            bidirectional,
+            proj_size,
+        )
         out, rows = proj_size or hidden_size, self.gates * hidden_size
         directions = ("", "_reverse") if bidirectional else ("",)
         for layer in range(num_layers):
@@ -129,7 +142,14 @@ class _Recurrent(Module):
 
     def extra_repr(self) -> str:
         text = f"{self.input_size}, {self.hidden_size}"
-        for name, plain in (("proj_size", 0), ("num_layers", 1), ("bias", True), ("batch_first", False), ("dropout", 0.0), ("bidirectional", False)):
+        for name, plain in (
+            ("proj_size", 0),
+            ("num_layers", 1),
+            ("bias", True),
+            ("batch_first", False),
+            ("dropout", 0.0),
+            ("bidirectional", False),
+        ):
             if getattr(self, name) != plain:
                 text += f", {name}={getattr(self, name)}"
         return text
@@ -142,9 +162,17 @@ def _stacked(states: list[Any], single: bool) -> Any:
 
 class _OneState(_Recurrent):
     def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
-        dropout: float = 0.0, bidirectional: bool = False, device: Any = None, dtype: DType | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: Any = None,
+        dtype: DType | None = None,
+    ) -> None:
         super().__init__()
         self._setup(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype)
 
@@ -199,9 +227,18 @@ class LSTM(_Recurrent):
     gates = 4
 
     def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
-        dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, device: Any = None, dtype: DType | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: Any = None,
+        dtype: DType | None = None,
+    ) -> None:
         super().__init__()
         self._setup(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, dtype)
 
@@ -226,7 +263,10 @@ class LSTM(_Recurrent):
         hs = self._given(h, self.proj_size or self.hidden_size, x, single, "h")
         cs = self._given(c, self.hidden_size, x, single, "c")
         out, last = self._run(x, list(zip(hs, cs)))
-        return self._shaped(out, single), (_stacked([s[0] for s in last], single), _stacked([s[1] for s in last], single))
+        return self._shaped(out, single), (
+            _stacked([s[0] for s in last], single),
+            _stacked([s[1] for s in last], single),
+        )
 
 
 # --- one step ------------------------------------------------------------------------------------------------------
@@ -255,7 +295,9 @@ class _Cell(Module):
 
     def _state(self, input: Any, h: Any) -> Any:
         if input.ndim not in (1, 2) or input.shape[-1] != self.input_size:
-            raise OpError(f"{type(self).__name__} wants [batch, {self.input_size}] or [{self.input_size}], got {input.type}")
+            raise OpError(
+                f"{type(self).__name__} wants [batch, {self.input_size}] or [{self.input_size}], got {input.type}"
+            )
         want = (*input.shape[:-1], self.hidden_size)
         if h is None:
             return zeros(*want, dtype=input.dtype)
@@ -274,7 +316,13 @@ class RNNCell(_Cell):
     """One step of an RNN."""
 
     def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh", device: Any = None, dtype: DType | None = None
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        device: Any = None,
+        dtype: DType | None = None,
     ) -> None:
         super().__init__(input_size, hidden_size, bias, device, dtype)
         if nonlinearity not in ("tanh", "relu"):
@@ -283,7 +331,9 @@ class RNNCell(_Cell):
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """The new state."""
-        return _simple_step(F.tanh if self.nonlinearity == "tanh" else F.relu, *self._parts(input, self._state(input, hx)))
+        return _simple_step(
+            F.tanh if self.nonlinearity == "tanh" else F.relu, *self._parts(input, self._state(input, hx))
+        )
 
 
 class GRUCell(_Cell):

@@ -5,6 +5,7 @@ Rates are given in closed form of the step count, so a run resumed from `state_d
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +14,9 @@ from typing import Any
 from tracejit.optim.optimizer import Optimizer
 
 __all__ = [
-    "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR",
-    "MultiStepLR", "MultiplicativeLR", "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR",
+    "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR", "LRScheduler", "LambdaLR",
+    "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR",
+    "StepLR",
 ]  # fmt: skip
 
 
@@ -77,7 +79,12 @@ def _for_each(value: Any, optimizer: Optimizer, name: str) -> list[Any]:
 class LambdaLR(LRScheduler):
     """initial * lr_lambda(step)."""
 
-    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]], last_epoch: int = -1) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
+        last_epoch: int = -1,
+    ) -> None:
         self.lr_lambdas = _for_each(lr_lambda, optimizer, "lr_lambda")
         super().__init__(optimizer, last_epoch)
 
@@ -106,7 +113,9 @@ class StepLR(LRScheduler):
 class MultiStepLR(LRScheduler):
     """initial * gamma^(how many milestones are behind)."""
 
-    def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1, last_epoch: int = -1) -> None:
+    def __init__(
+        self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1, last_epoch: int = -1
+    ) -> None:
         self.milestones, self.gamma = sorted(milestones), gamma
         super().__init__(optimizer, last_epoch)
 
@@ -131,7 +140,12 @@ class LinearLR(LRScheduler):
     """initial times a factor that moves from start_factor to end_factor in total_iters steps."""
 
     def __init__(
-        self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5, last_epoch: int = -1
+        self,
+        optimizer: Optimizer,
+        start_factor: float = 1 / 3,
+        end_factor: float = 1.0,
+        total_iters: int = 5,
+        last_epoch: int = -1,
     ) -> None:
         if not 0 < start_factor <= 1 or not 0 <= end_factor <= 1:
             raise ValueError(f"factors are {start_factor} and {end_factor}, wanted 0 .. 1 and a start above 0")
@@ -179,7 +193,9 @@ class CosineAnnealingLR(LRScheduler):
 class CosineAnnealingWarmRestarts(LRScheduler):
     """Half cosines of T_0, T_0 * T_mult, T_0 * T_mult^2, ... steps."""
 
-    def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1) -> None:
+    def __init__(
+        self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1
+    ) -> None:
         if T_0 <= 0 or T_mult < 1:
             raise ValueError(f"T_0 and T_mult must be positive, got {T_0} and {T_mult}")
         self.T_0, self.T_mult, self.eta_min = T_0, T_mult, eta_min
@@ -196,17 +212,30 @@ class OneCycleLR(LRScheduler):
     """Up from max_lr / div_factor to max_lr, then down far below; momentum goes the other way."""
 
     def __init__(
-        self, optimizer: Optimizer, max_lr: Any, total_steps: int | None = None, epochs: int | None = None,
-        steps_per_epoch: int | None = None, pct_start: float = 0.3, anneal_strategy: str = "cos", cycle_momentum: bool = True,
-        base_momentum: Any = 0.85, max_momentum: Any = 0.95, div_factor: float = 25.0, final_div_factor: float = 1e4,
-        three_phase: bool = False, last_epoch: int = -1,
-    ) -> None:  # fmt: skip
+        self,
+        optimizer: Optimizer,
+        max_lr: Any,
+        total_steps: int | None = None,
+        epochs: int | None = None,
+        steps_per_epoch: int | None = None,
+        pct_start: float = 0.3,
+        anneal_strategy: str = "cos",
+        cycle_momentum: bool = True,
+        base_momentum: Any = 0.85,
+        max_momentum: Any = 0.95,
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+        three_phase: bool = False,
+        last_epoch: int = -1,
+    ) -> None:
         if total_steps is None:
             if epochs is None or steps_per_epoch is None:
                 raise ValueError("OneCycleLR wants total_steps, or epochs and steps_per_epoch")
             total_steps = epochs * steps_per_epoch
         if total_steps <= 0 or not 0 <= pct_start <= 1:
-            raise ValueError(f"OneCycleLR wants positive steps and pct_start in 0 .. 1, got {total_steps} and {pct_start}")
+            raise ValueError(
+                f"OneCycleLR wants positive steps and pct_start in 0 .. 1, got {total_steps} and {pct_start}"
+            )
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(f"anneal_strategy is {anneal_strategy!r}, wanted 'cos' or 'linear'")
         self.total_steps, self.three_phase = total_steps, three_phase
@@ -223,7 +252,10 @@ class OneCycleLR(LRScheduler):
         if cycle_momentum:
             if not all("momentum" in g or "betas" in g for g in optimizer.param_groups):
                 raise ValueError("cycle_momentum wants an optimizer with momentum or betas")
-            lows, highs = (_for_each(v, optimizer, n) for v, n in ((base_momentum, "base_momentum"), (max_momentum, "max_momentum")))
+            lows, highs = (
+                _for_each(v, optimizer, n)
+                for v, n in ((base_momentum, "base_momentum"), (max_momentum, "max_momentum"))
+            )
             for group, low, high in zip(optimizer.param_groups, lows, highs):
                 group["base_momentum"], group["max_momentum"] = low, high
         super().__init__(optimizer, last_epoch)
@@ -231,16 +263,24 @@ class OneCycleLR(LRScheduler):
     def _between(self, levels: Sequence[float]) -> float:
         """The level at the present step, which moves from each entry of `levels` to the next over the phases."""
         start = 0.0
-        for end, (a, b) in zip(self.ends, zip(levels, levels[1:])):
+        for end, (a, b) in zip(self.ends, itertools.pairwise(levels)):
             if self.last_epoch <= end or end == self.ends[-1]:
                 done = (self.last_epoch - start) / (end - start)
-                return a + (b - a) * done if self.anneal_strategy == "linear" else b + (a - b) / 2 * (1 + math.cos(math.pi * done))
+                return (
+                    a + (b - a) * done
+                    if self.anneal_strategy == "linear"
+                    else b + (a - b) / 2 * (1 + math.cos(math.pi * done))
+                )
             start = end
         raise AssertionError("a cycle has a phase")
 
     def rate(self, initial: Any, i: int, current: Any) -> Any:
         group = self.optimizer.param_groups[i]
-        levels = [initial, group["max_lr"], initial, group["min_lr"]] if self.three_phase else [initial, group["max_lr"], group["min_lr"]]
+        levels = (
+            [initial, group["max_lr"], initial, group["min_lr"]]
+            if self.three_phase
+            else [initial, group["max_lr"], group["min_lr"]]
+        )
         return self._between(levels)
 
     def step(self, epoch: int | None = None) -> None:
@@ -260,9 +300,13 @@ class OneCycleLR(LRScheduler):
 class SequentialLR:
     """Schedulers one after another, changing at the milestones."""
 
-    def __init__(self, optimizer: Optimizer, schedulers: Sequence[LRScheduler], milestones: Sequence[int], last_epoch: int = -1) -> None:
+    def __init__(
+        self, optimizer: Optimizer, schedulers: Sequence[LRScheduler], milestones: Sequence[int], last_epoch: int = -1
+    ) -> None:
         if len(schedulers) != len(milestones) + 1:
-            raise ValueError(f"{len(schedulers)} schedulers want {len(schedulers) - 1} milestones, got {len(milestones)}")
+            raise ValueError(
+                f"{len(schedulers)} schedulers want {len(schedulers) - 1} milestones, got {len(milestones)}"
+            )
         self.optimizer, self._schedulers, self._milestones = optimizer, list(schedulers), list(milestones)
         self.last_epoch = last_epoch + 1
         for group in optimizer.param_groups:
@@ -301,9 +345,17 @@ class ReduceLROnPlateau:
     """The rate times `factor` when a metric has not improved for `patience` steps."""
 
     def __init__(
-        self, optimizer: Optimizer, mode: str = "min", factor: float = 0.1, patience: int = 10, threshold: float = 1e-4,
-        threshold_mode: str = "rel", cooldown: int = 0, min_lr: Any = 0, eps: float = 1e-8,
-    ) -> None:  # fmt: skip
+        self,
+        optimizer: Optimizer,
+        mode: str = "min",
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        threshold_mode: str = "rel",
+        cooldown: int = 0,
+        min_lr: Any = 0,
+        eps: float = 1e-8,
+    ) -> None:
         if factor >= 1:
             raise ValueError(f"factor is {factor}, wanted below 1")
         if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):

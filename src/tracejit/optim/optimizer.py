@@ -1,7 +1,7 @@
 """`Optimizer`: groups of parameters with their settings, and state for each parameter.
 
-Every write is an in-place tensor op under `no_grad`, and step counts are tensors, so that a recorded step changes no Python
-number and one trace serves all steps.
+Every write is an in-place tensor op under `no_grad`, and step counts are tensors, so that a recorded step changes no
+Python number and one trace serves all steps.
 """
 
 from __future__ import annotations
@@ -119,21 +119,30 @@ class Optimizer:
         for group in self.param_groups:
             for p in group["params"]:
                 numbers.setdefault(p, len(numbers))
-            groups.append({k: v for k, v in group.items() if k != "params"} | {"params": [numbers[p] for p in group["params"]]})
+            groups.append(
+                {k: v for k, v in group.items() if k != "params"} | {"params": [numbers[p] for p in group["params"]]}
+            )
         return {"state": {numbers[p]: s for p, s in self.state.items()}, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over state and settings. Raises ValueError where groups or their sizes differ."""
         groups: list[dict[str, Any]] = [dict(g) for g in state_dict["param_groups"]]
         if len(groups) != len(self.param_groups):
-            raise ValueError(f"the state_dict has {len(groups)} parameter groups, the optimizer {len(self.param_groups)}")
+            raise ValueError(
+                f"the state_dict has {len(groups)} parameter groups, the optimizer {len(self.param_groups)}"
+            )
         by_number: dict[Any, Tensor] = {}
         for old, new in zip(self.param_groups, groups):
             if len(old["params"]) != len(new["params"]):
-                raise ValueError(f"a group of the state_dict has {len(new['params'])} parameters, the optimizer's {len(old['params'])}")
+                raise ValueError(
+                    f"a group of the state_dict has {len(new['params'])} parameters, "
+                    f"the optimizer's {len(old['params'])}"
+                )
             by_number.update(zip(new["params"], old["params"]))
             new["params"] = old["params"]
-        self.state = {by_number[k]: self._loaded(s, by_number[k]) for k, s in state_dict["state"].items() if k in by_number}
+        self.state = {
+            by_number[k]: self._loaded(s, by_number[k]) for k, s in state_dict["state"].items() if k in by_number
+        }
         self.param_groups = [copy.copy(g) for g in groups]
 
     def _loaded(self, state: Mapping[str, Any], p: Any) -> dict[str, Any]:
@@ -154,7 +163,7 @@ class Optimizer:
         return "\n".join([*lines, ")"])
 
 
-def counter() -> Tensor:
+def counter() -> Any:
     """A step count of zero."""
     return zeros(())
 

@@ -20,7 +20,10 @@ def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[Any]:
 
 
 def get_total_norm(
-    tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
+    tensors: Tensor | Iterable[Tensor],
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
 ) -> Tensor:
     """The norm of all tensors as one vector."""
     found: list[Any] = [tensors] if isinstance(tensors, Tensor) else list(tensors)
@@ -28,7 +31,9 @@ def get_total_norm(
         return zeros(())
     total: Any = stack([t.norm(float(norm_type)) for t in found]).norm(float(norm_type))
     if error_if_nonfinite and not math.isfinite(total.item()):
-        raise RuntimeError(f"the total norm of order {norm_type} of the gradients is {total.item()}, so they cannot be clipped")
+        raise RuntimeError(
+            f"the total norm of order {norm_type} of the gradients is {total.item()}, so they cannot be clipped"
+        )
     return total
 
 
@@ -43,9 +48,12 @@ def clip_grads_with_norm_(
 
 
 def clip_grad_norm_(
-    parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False,
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
     foreach: bool | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Scale the gradients in place so that their total norm is at most `max_norm`; returns the norm before."""
     kept = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     with no_grad():

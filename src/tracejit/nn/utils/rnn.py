@@ -16,10 +16,14 @@ def pad_sequence(
     """The sequences [length, ...] side by side as [longest, batch, ...], padded with `padding_value`."""
     longest = max(s.shape[0] for s in sequences)
     rows = [
-        pad(s, (0, 0) * (s.ndim - 1) + ((0, longest - s.shape[0]) if padding_side == "right" else (longest - s.shape[0], 0)),
-            value=padding_value)
+        pad(
+            s,
+            (0, 0) * (s.ndim - 1)
+            + ((0, longest - s.shape[0]) if padding_side == "right" else (longest - s.shape[0], 0)),
+            value=padding_value,
+        )
         for s in sequences
-    ]  # fmt: skip
+    ]
     return stack(rows, 0 if batch_first else 1)
 
 

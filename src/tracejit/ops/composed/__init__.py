@@ -1,7 +1,8 @@
 """Everything PyTorch has that is not a primitive, as plain functions over the operators.
 
-They take Nodes and Tensors alike, so each is written once for eager code, recordings, rules and gradients. Start reading
-at `activation.py`; `axes.py` says what a `dim` means. `__all__` holds what PyTorch has too; helpers stay in their modules.
+They take Nodes and Tensors alike, so each is written once for eager code, recordings, rules and gradients. Start
+reading at `activation.py`; `axes.py` says what a `dim` means. `__all__` holds PyTorch's names; helpers stay in their
+modules.
 """
 
 from tracejit.ops.composed import (
@@ -18,18 +19,18 @@ from tracejit.ops.composed import (
     resampling,
     selection,
 )
-from tracejit.ops.composed.activation import *
-from tracejit.ops.composed.attention import *
-from tracejit.ops.composed.convolution import *
-from tracejit.ops.composed.elementwise import *
-from tracejit.ops.composed.linear_algebra import *
-from tracejit.ops.composed.loss import *
-from tracejit.ops.composed.movement import *
-from tracejit.ops.composed.normalization import *
-from tracejit.ops.composed.pooling import *
-from tracejit.ops.composed.reduction import *
-from tracejit.ops.composed.resampling import *
-from tracejit.ops.composed.selection import *
+from tracejit.ops.composed.activation import *  # noqa: F403
+from tracejit.ops.composed.attention import *  # noqa: F403
+from tracejit.ops.composed.convolution import *  # noqa: F403
+from tracejit.ops.composed.elementwise import *  # noqa: F403
+from tracejit.ops.composed.linear_algebra import *  # noqa: F403
+from tracejit.ops.composed.loss import *  # noqa: F403
+from tracejit.ops.composed.movement import *  # noqa: F403
+from tracejit.ops.composed.normalization import *  # noqa: F403
+from tracejit.ops.composed.pooling import *  # noqa: F403
+from tracejit.ops.composed.reduction import *  # noqa: F403
+from tracejit.ops.composed.resampling import *  # noqa: F403
+from tracejit.ops.composed.selection import *  # noqa: F403
 
 __all__: list[str] = []
 __all__ += activation.__all__

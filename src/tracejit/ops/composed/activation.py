@@ -17,16 +17,21 @@ from tracejit.ir import dtype as dt
 from tracejit.ir.node import Node, Value
 from tracejit.ir.op import Array, At, Op, Reduce, Sample
 from tracejit.ir.types import TensorType, Type
-from tracejit.ops.control import stop_gradient
-from tracejit.ops.pointwise import compute
 from tracejit.ops.composed.axes import axis_of, floating, rank
 from tracejit.ops.composed.elementwise import abs, erf, exp, expm1, log1p, sign, tanh, where
 from tracejit.ops.composed.movement import chunk, reshape
+from tracejit.ops.control import stop_gradient
+from tracejit.ops.pointwise import compute
 
 __all__ = [
-    "celu", "elu", "gelu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish",
-    "prelu", "relu", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "softsign", "tanhshrink", "threshold",
+    "celu", "elu", "gelu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid",
+    "mish", "prelu", "relu", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "softsign", "tanhshrink",
+    "threshold",
 ]  # fmt: skip
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.reciprocal(1 + np.exp(-x))  # exp(-x) = inf gives 0, which is right
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Sigmoid(Op):
         return x
 
     def eval(self, *arrays: Array) -> Any:
-        return compute(lambda x: np.reciprocal(1 + np.exp(-x)), *arrays)  # exp(-x) = inf gives 0, which is right
+        return compute(_sigmoid, *arrays)
 
     def vjp(self, g: Any, out: Any, *inputs: Any) -> tuple[Any, ...]:
         return (g * (out * (1 - out)),)
@@ -100,7 +105,7 @@ def prelu(x: Value, weight: Value) -> Any:
 
 
 def _low(x: Any) -> Any:
-    """x where negative, else 0: keeps exp from overflowing in the branch that is not taken, whose gradient would be NaN."""
+    """x where negative, else 0: exp must not overflow in the branch not taken, whose gradient would be NaN."""
     return where(x > 0, 0, x)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,18 +13,8 @@ from tracejit.ops.copy import Copy
 from tracejit.ops.movement import Broadcast, Reshape
 
 __all__ = [
-    "Dims",
-    "axes_of",
-    "axis_of",
-    "floating",
-    "fresh",
-    "keep",
-    "one_per",
-    "rank",
-    "require",
-    "same_dtype",
-    "spread",
-]
+    "Dims", "axes_of", "axis_of", "floating", "fresh", "keep", "one_per", "rank", "require", "same_dtype", "spread",
+]  # fmt: skip
 
 Dims = int | Sequence[int] | None
 
@@ -49,7 +40,7 @@ def axes_of(dim: Dims, rank: int) -> tuple[int, ...]:
         return tuple(range(rank))
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
     axes = sorted(axis_of(d, rank) for d in dims)
-    if twice := [a for a, b in zip(axes, axes[1:], strict=False) if a == b]:
+    if twice := [a for a, b in itertools.pairwise(axes) if a == b]:
         raise OpError(f"dim {twice[0]} is named twice in {list(dims)}")
     return tuple(axes) if rank else ()
 

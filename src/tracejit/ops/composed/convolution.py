@@ -70,8 +70,11 @@ def _conv(
     n, c, *extents = x.type.shape
     o, per_group, *_ = weight.type.shape
     if c != per_group * groups or o % groups:
-        raise OpError(f"{name} of {x.type} with weight {weight.type} and groups={groups}: channels {c} are not {per_group} * {groups}, "
-                      f"or {o} outputs do not divide into the groups")  # fmt: skip
+        raise OpError(
+            f"{name} of {x.type} with weight {weight.type} and groups={groups}: "
+            f"channels {c} are not {per_group} * {groups}, "
+            f"or {o} outputs do not divide into the groups"
+        )
     low, high = _padding(name, padding, kernel, dilations, strides)
     for d, k, a, b, e in zip(extents, kernel, low, high, dilations, strict=True):
         if isinstance(d, int) and d + a + b < e * (k - 1) + 1:
@@ -102,33 +105,55 @@ def _padding(
 
 
 def conv1d(
-    input: Value, weight: Value, bias: Value | None = None, stride: Size = 1, padding: Size | str = 0, dilation: Size = 1,
+    input: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
     groups: int = 1,
-) -> Any:  # fmt: skip
+) -> Any:
     """y[n, o, s] = sum_ck input[n, c, s * stride + k * dilation - padding] weight[o, c, k] + bias[o]."""
     return _conv(1, input, weight, bias, stride, padding, dilation, groups)
 
 
 def conv2d(
-    input: Value, weight: Value, bias: Value | None = None, stride: Size = 1, padding: Size | str = 0, dilation: Size = 1,
+    input: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
     groups: int = 1,
-) -> Any:  # fmt: skip
+) -> Any:
     """conv1d over two spatial axes."""
     return _conv(2, input, weight, bias, stride, padding, dilation, groups)
 
 
 def conv3d(
-    input: Value, weight: Value, bias: Value | None = None, stride: Size = 1, padding: Size | str = 0, dilation: Size = 1,
+    input: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
     groups: int = 1,
-) -> Any:  # fmt: skip
+) -> Any:
     """conv1d over three spatial axes."""
     return _conv(3, input, weight, bias, stride, padding, dilation, groups)
 
 
 def _conv_transpose(
-    space: int, x: Value, weight: Value, bias: Value | None, stride: Size, padding: Size, output_padding: Size, groups: int,
+    space: int,
+    x: Value,
+    weight: Value,
+    bias: Value | None,
+    stride: Size,
+    padding: Size,
+    output_padding: Size,
+    groups: int,
     dilation: Size,
-) -> Any:  # fmt: skip
+) -> Any:
     """The gradient of conv with respect to its input: gaps between the elements, kernel flipped, channels exchanged."""
     name = f"conv_transpose{space}d"
     same_dtype(name, x, weight, *([] if bias is None else [bias]))
@@ -140,13 +165,15 @@ def _conv_transpose(
     for e, s, d in zip(extra, strides, dilations, strict=True):
         if e >= max(s, d):
             raise OpError(
-                f"{name} output_padding {list(extra)} must be smaller than stride {list(strides)} or dilation {list(dilations)}"
+                f"{name} output_padding {list(extra)} must be smaller than stride {list(strides)} "
+                f"or dilation {list(dilations)}"
             )
     n, c, *_ = x.type.shape
     _, per_group, *kernel = weight.type.shape
     if c != weight.type.shape[0] or c % groups:
         raise OpError(
-            f"{name} of {x.type} with weight {weight.type} and groups={groups}: channels {c} and {weight.type.shape[0]} differ"
+            f"{name} of {x.type} with weight {weight.type} and groups={groups}: "
+            f"channels {c} and {weight.type.shape[0]} differ"
         )
     edges = [d * (k - 1) - w for d, k, w in zip(dilations, kernel, widths, strict=True)]
     x = zero_padded(x, edges, [a + e for a, e in zip(edges, extra, strict=True)], [s - 1 for s in strides])
@@ -158,24 +185,42 @@ def _conv_transpose(
 
 
 def conv_transpose1d(
-    input: Value, weight: Value, bias: Value | None = None, stride: Size = 1, padding: Size = 0, output_padding: Size = 0,
-    groups: int = 1, dilation: Size = 1,
-) -> Any:  # fmt: skip
+    input: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+) -> Any:
     """The transposed convolution: the gradient of conv1d with respect to its input."""
     return _conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
 def conv_transpose2d(
-    input: Value, weight: Value, bias: Value | None = None, stride: Size = 1, padding: Size = 0, output_padding: Size = 0,
-    groups: int = 1, dilation: Size = 1,
-) -> Any:  # fmt: skip
+    input: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+) -> Any:
     """conv_transpose1d over two spatial axes."""
     return _conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
 def conv_transpose3d(
-    input: Value, weight: Value, bias: Value | None = None, stride: Size = 1, padding: Size = 0, output_padding: Size = 0,
-    groups: int = 1, dilation: Size = 1,
-) -> Any:  # fmt: skip
+    input: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+) -> Any:
     """conv_transpose1d over three spatial axes."""
     return _conv_transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)

@@ -15,16 +15,17 @@ from tracejit.ops import pointwise as p
 from tracejit.ops.composed.axes import floating, fresh, same_dtype
 
 __all__ = [
-    "abs", "absolute", "acos", "acosh", "add", "addcdiv", "addcmul", "arccos", "arccosh", "arcsin", "arcsinh", "arctan",
-    "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_left_shift", "bitwise_not",
-    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "clamp", "clamp_max", "clamp_min", "clip", "copysign", "cos",
-    "cosh", "deg2rad", "digamma", "div", "divide", "eq", "erf", "erfc", "exp", "exp2", "expm1", "float_power", "floor",
-    "floor_divide", "fmax", "fmin", "fmod", "frac", "ge", "greater", "greater_equal", "gt", "heaviside", "hypot",
-    "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "le", "lerp", "less", "less_equal", "lgamma", "log",
-    "log10", "log1p", "log2", "logaddexp", "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "logit",
-    "lt", "masked_fill", "maximum", "minimum", "mul", "multiply", "nan_to_num", "ne", "neg", "negative", "not_equal",
-    "polygamma", "positive", "pow", "rad2deg", "reciprocal", "remainder", "round", "rsqrt", "rsub", "sgn", "sign", "signbit",
-    "sin", "sinc", "sinh", "sqrt", "square", "sub", "subtract", "tan", "tanh", "true_divide", "trunc", "where", "xlogy",
+    "abs", "absolute", "acos", "acosh", "add", "addcdiv", "addcmul", "arccos", "arccosh", "arcsin", "arcsinh",
+    "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_left_shift",
+    "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "clamp", "clamp_max", "clamp_min",
+    "clip", "copysign", "cos", "cosh", "deg2rad", "digamma", "div", "divide", "eq", "erf", "erfc", "exp", "exp2",
+    "expm1", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "ge", "greater", "greater_equal",
+    "gt", "heaviside", "hypot", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "le", "lerp", "less",
+    "less_equal", "lgamma", "log", "log10", "log1p", "log2", "logaddexp", "logaddexp2", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "logit", "lt", "masked_fill", "maximum", "minimum", "mul", "multiply", "nan_to_num",
+    "ne", "neg", "negative", "not_equal", "polygamma", "positive", "pow", "rad2deg", "reciprocal", "remainder",
+    "round", "rsqrt", "rsub", "sgn", "sign", "signbit", "sin", "sinc", "sinh", "sqrt", "square", "sub", "subtract",
+    "tan", "tanh", "true_divide", "trunc", "where", "xlogy",
 ]  # fmt: skip
 
 Operand = Value | Scalar
@@ -98,7 +99,7 @@ def div(x: Operand, other: Operand, *, rounding_mode: str | None = None) -> Any:
     if common_dtype(x, other).is_floating_point:
         return trunc(_binary("div", x, other))
     q, r = _binary("floordiv", x, other), _binary("mod", x, other)
-    negative = (x < 0) ^ (other < 0)  # type: ignore[operator]
+    negative: Any = (x < 0) ^ (other < 0)
     return q + cast(logical_and(negative, ne(r, 0)), q.type.dtype)
 
 

@@ -18,9 +18,9 @@ from tracejit.ops.movement import Transpose
 from tracejit.ops.reduce import ReduceSum
 
 __all__ = [
-    "addbmm", "addmm", "addmv", "addr", "baddbmm", "bilinear", "bmm", "cdist", "chain_matmul", "cosine_similarity", "cross",
-    "dot", "einsum", "ger", "inner", "kron", "linear", "matmul", "mm", "mv", "normalize", "outer", "pairwise_distance",
-    "tensordot", "vdot",
+    "addbmm", "addmm", "addmv", "addr", "baddbmm", "bilinear", "bmm", "cdist", "chain_matmul", "cosine_similarity",
+    "cross", "dot", "einsum", "ger", "inner", "kron", "linear", "matmul", "mm", "mv", "normalize", "outer",
+    "pairwise_distance", "tensordot", "vdot",
 ]  # fmt: skip
 
 
@@ -221,8 +221,9 @@ def cross(a: Value, b: Value, dim: int | None = None) -> Any:
     if axis is None or not same(shape[axis], 3):
         raise OpError(f"cross of {a.type} and {b.type}: wanted extent 3 along the dim")
     x, y = expand_to(a, shape), expand_to(b, shape)
-    up, down = (lambda v: movement.roll(v, -1, axis)), (lambda v: movement.roll(v, -2, axis))
-    return up(x) * down(y) - down(x) * up(y)
+    x1, y1 = movement.roll(x, -1, axis), movement.roll(y, -1, axis)
+    x2, y2 = movement.roll(x, -2, axis), movement.roll(y, -2, axis)
+    return x1 * y2 - x2 * y1
 
 
 # --- einsum --------------------------------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ def einsum(equation: str, *operands: Any) -> Any:
 
 
 def _parsed(equation: str, xs: Sequence[Any]) -> tuple[list[list[str]], list[str]]:
-    """The labels of each operand and of the result, an ellipsis replaced by labels "0", "1", ... counted from its end."""
+    """The labels of each operand and of the result; an ellipsis becomes labels "0", "1", ... counted from its end."""
     text = equation.replace(" ", "")
     left, arrow, right = text.partition("->")
     words = left.split(",")
@@ -255,7 +256,7 @@ def _parsed(equation: str, xs: Sequence[Any]) -> tuple[list[list[str]], list[str
     for word, x in zip(words, xs, strict=True):
         letters = word.replace("...", "")
         extra = rank(x) - len(letters)
-        if extra < 0 or (extra and "..." not in word) or not letters.isalpha() and letters:
+        if extra < 0 or (extra and "..." not in word) or (not letters.isalpha() and letters):
             raise OpError(f"einsum {equation!r}: {word!r} does not describe {x.type}")
         widest = max(widest, extra)
         before, _, after = word.partition("...")

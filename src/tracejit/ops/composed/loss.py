@@ -26,9 +26,10 @@ from tracejit.ops.reduce import ReduceSum
 from tracejit.ops.source import Iota
 
 __all__ = [
-    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cross_entropy", "gaussian_nll_loss",
-    "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss", "mse_loss", "multi_margin_loss",
-    "multilabel_soft_margin_loss", "nll_loss", "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss",
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cross_entropy",
+    "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss", "mse_loss",
+    "multi_margin_loss", "multilabel_soft_margin_loss", "nll_loss", "poisson_nll_loss", "smooth_l1_loss",
+    "soft_margin_loss", "triplet_margin_loss",
 ]  # fmt: skip
 
 
@@ -175,9 +176,15 @@ def cosine_embedding_loss(
 
 
 def triplet_margin_loss(
-    anchor: Value, positive: Value, negative: Value, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6,
-    swap: bool = False, reduction: str = "mean",
-) -> Any:  # fmt: skip
+    anchor: Value,
+    positive: Value,
+    negative: Value,
+    margin: float = 1.0,
+    p: float = 2.0,
+    eps: float = 1e-6,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Any:
     """max(0, |anchor - positive| - |anchor - negative| + margin)."""
     near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
     if swap:
@@ -229,7 +236,7 @@ def nll_loss(
     input: Value, target: Value, weight: Value | None = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Any:
     """-input[target] of log-probabilities; classes stand on axis 1, or 0 for one sample."""
-    if not 1 <= rank(input):
+    if not rank(input) >= 1:
         raise OpError(f"nll_loss wants [classes] or [batch, classes, ...], got {input.type}")
     axis = 0 if rank(input) == 1 else 1
     if not input.type.dtype.is_floating_point:
@@ -250,10 +257,14 @@ def _class_mean(loss: Any, x: Value, target: Value, weight: Value | None, counts
 
 
 def cross_entropy(
-    input: Value, target: Value, weight: Value | None = None, ignore_index: int = -100, reduction: str = "mean",
+    input: Value,
+    target: Value,
+    weight: Value | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
     label_smoothing: float = 0.0,
-) -> Any:  # fmt: skip
-    """-log softmax(input)[target], target being class numbers or probabilities; classes on axis 1, or 0 for one sample."""
+) -> Any:
+    """-log softmax(input)[target]; targets are class numbers or probabilities; classes on axis 1 (0 for one sample)."""
     if not rank(input):
         raise OpError(f"cross_entropy wants [classes] or [batch, classes, ...], got {input.type}")
     if not 0 <= label_smoothing <= 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,11 +13,12 @@ from tracejit.ops.composed.axes import axes_of, axis_of, fresh, rank
 from tracejit.ops.movement import Broadcast, Concat, Flip, Pad, Reshape, Slice, Transpose
 
 __all__ = [
-    "adjoint", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "broadcast_to", "cat", "channel_shuffle",
-    "chunk", "column_stack", "concat", "diagonal", "dstack", "expand", "expand_as", "flatten", "flip", "fliplr", "flipud",
-    "hstack", "meshgrid", "moveaxis", "movedim", "narrow", "pad", "permute", "pixel_shuffle", "pixel_unshuffle", "ravel",
-    "repeat", "reshape", "roll", "rot90", "select", "split", "squeeze", "stack", "swapaxes", "swapdims", "t",
-    "tensor_split", "tile", "transpose", "unbind", "unflatten", "unsqueeze", "view", "view_as", "vstack",
+    "adjoint", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "broadcast_to", "cat",
+    "channel_shuffle", "chunk", "column_stack", "concat", "diagonal", "dstack", "expand", "expand_as", "flatten",
+    "flip", "fliplr", "flipud", "hstack", "meshgrid", "moveaxis", "movedim", "narrow", "pad", "permute",
+    "pixel_shuffle", "pixel_unshuffle", "ravel", "repeat", "reshape", "roll", "rot90", "select", "split", "squeeze",
+    "stack", "swapaxes", "swapdims", "t", "tensor_split", "tile", "transpose", "unbind", "unflatten", "unsqueeze",
+    "view", "view_as", "vstack",
 ]  # fmt: skip
 
 
@@ -85,16 +87,16 @@ def ravel(x: Value) -> Any:
     return reshape(x, (product(x.type.shape),))
 
 
-def unflatten(x: Value, dim: int, sizes: Sequence[int]) -> Any:
+def unflatten(x: Value, dim: int, sizes: Sequence[Extent]) -> Any:
     """x with `dim` split into `sizes`, one of which may be -1."""
     axis = axis_of(dim, rank(x))
     shape: Shape = x.type.shape
     sizes = tuple(sizes)
-    if -1 in sizes:
-        known = product(tuple(s for s in sizes if s != -1))
+    if any(same(s, -1) for s in sizes):
+        known = product(tuple(s for s in sizes if not same(s, -1)))
         if not isinstance(known, int) or known == 0:
             raise OpError(f"unflatten of {x.type} to {list(sizes)}: -1 cannot be inferred")
-        sizes = tuple(shape[axis] // known if s == -1 else s for s in sizes)
+        sizes = tuple(shape[axis] // known if same(s, -1) else s for s in sizes)
     if not same(product(sizes), shape[axis]):
         raise OpError(f"unflatten of {x.type} at dim {dim}: {list(sizes)} does not multiply to {shape[axis]}")
     return reshape(x, (*shape[:axis], *sizes, *shape[axis + 1 :]))
@@ -390,7 +392,7 @@ def tensor_split(x: Value, indices_or_sections: int | Sequence[int], dim: int = 
     else:
         cuts = [min(max(c + n if c < 0 else c, 0), n) for c in indices_or_sections]
     bounds = [0, *cuts, n]
-    return tuple(slice_along(x, axis, a, max(a, b)) for a, b in zip(bounds, bounds[1:], strict=False))
+    return tuple(slice_along(x, axis, a, max(a, b)) for a, b in itertools.pairwise(bounds))
 
 
 def unbind(x: Value, dim: int = 0) -> tuple[Any, ...]:

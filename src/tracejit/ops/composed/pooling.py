@@ -1,7 +1,7 @@
 """Pooling: windows by `unfold`, then a reduction over them.
 
-Max pooling finds the first maximum of each window and selects it by comparing positions, so that the gradient goes to that
-element alone and no scatter is needed: `fold` of a select.
+Max pooling finds the first maximum of each window and selects it by comparing positions, so that the gradient goes to
+that element alone and no scatter is needed: `fold` of a select.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tracejit.ops.reduce import ArgMax, ReduceSum
 from tracejit.ops.source import Iota
 
 __all__ = [
-    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
-    "adaptive_max_pool2d", "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "col2im", "im2col", "lp_pool1d", "lp_pool2d", "lp_pool3d",
-    "max_pool1d", "max_pool2d", "max_pool3d", "unfold",
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
+    "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "col2im", "im2col", "lp_pool1d", "lp_pool2d",
+    "lp_pool3d", "max_pool1d", "max_pool2d", "max_pool3d", "unfold",
 ]  # fmt: skip
 
 Size = int | Sequence[int]
@@ -106,33 +106,54 @@ def _input_positions(at: Any, extents: Sequence[int], k: Any, s: Any, p: Any, d:
 
 
 def max_pool1d(
-    input: Value, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1, ceil_mode: bool = False,
+    input: Value,
+    kernel_size: Size,
+    stride: Size | None = None,
+    padding: Size = 0,
+    dilation: Size = 1,
+    ceil_mode: bool = False,
     return_indices: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """The largest of each window of the last axis, and where it stands if asked; the gradient goes to the first one."""
     return _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
 def max_pool2d(
-    input: Value, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1, ceil_mode: bool = False,
+    input: Value,
+    kernel_size: Size,
+    stride: Size | None = None,
+    padding: Size = 0,
+    dilation: Size = 1,
+    ceil_mode: bool = False,
     return_indices: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """max_pool1d over the last two axes."""
     return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
 def max_pool3d(
-    input: Value, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1, ceil_mode: bool = False,
+    input: Value,
+    kernel_size: Size,
+    stride: Size | None = None,
+    padding: Size = 0,
+    dilation: Size = 1,
+    ceil_mode: bool = False,
     return_indices: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """max_pool1d over the last three axes."""
     return _max_pool(3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
 def _avg_pool(
-    space: int, x: Value, kernel: Size, stride: Size | None, padding: Size, ceil_mode: bool, count_include_pad: bool,
+    space: int,
+    x: Value,
+    kernel: Size,
+    stride: Size | None,
+    padding: Size,
+    ceil_mode: bool,
+    count_include_pad: bool,
     divisor: int | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     k, s, p, _, extra = _setup(f"avg_pool{space}d", space, x, kernel, stride, padding, 1, ceil_mode)
     if divisor == 0:
         raise OpError(f"avg_pool{space}d divisor_override is 0")
@@ -158,25 +179,39 @@ def _window_sizes(x: Value, k: Any, s: Any, p: Any, extra: Any, count_include_pa
 
 
 def avg_pool1d(
-    input: Value, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
+    input: Value,
+    kernel_size: Size,
+    stride: Size | None = None,
+    padding: Size = 0,
+    ceil_mode: bool = False,
     count_include_pad: bool = True,
-) -> Any:  # fmt: skip
+) -> Any:
     """The mean of each window of the last axis."""
     return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad)
 
 
 def avg_pool2d(
-    input: Value, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: int | None = None,
-) -> Any:  # fmt: skip
+    input: Value,
+    kernel_size: Size,
+    stride: Size | None = None,
+    padding: Size = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
     """The mean of each window of the last two axes."""
     return _avg_pool(2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
 def avg_pool3d(
-    input: Value, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: int | None = None,
-) -> Any:  # fmt: skip
+    input: Value,
+    kernel_size: Size,
+    stride: Size | None = None,
+    padding: Size = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
     """The mean of each window of the last three axes."""
     return _avg_pool(3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 

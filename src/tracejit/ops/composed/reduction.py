@@ -25,8 +25,8 @@ from tracejit.ops.source import Iota
 
 __all__ = [
     "all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "cummax", "cummin", "cumprod",
-    "cumsum", "diff", "log_softmax", "logcumsumexp", "logsumexp", "max", "mean", "min", "nanmean", "nansum", "norm", "prod",
-    "softmax", "softmin", "std", "std_mean", "sum", "var", "var_mean", "vector_norm",
+    "cumsum", "diff", "log_softmax", "logcumsumexp", "logsumexp", "max", "mean", "min", "nanmean", "nansum", "norm",
+    "prod", "softmax", "softmin", "std", "std_mean", "sum", "var", "var_mean", "vector_norm",
 ]  # fmt: skip
 
 

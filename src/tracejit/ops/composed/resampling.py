@@ -1,6 +1,7 @@
 """Interpolation: along each axis in turn, a weighted sum of takes.
 
-Positions and weights ("taps") follow from the sizes alone, so they are constants; a mode is a kernel function and its reach.
+Positions and weights ("taps") follow from the sizes alone, so they are constants; a mode is a kernel function and its
+reach.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ def interpolate(
         out = (size,) * space if isinstance(size, int) else tuple(size)
     else:
         assert scale_factor is not None
-        factors = [float(scale_factor)] * space if isinstance(scale_factor, (int, float)) else [*map(float, scale_factor)]
+        factors = (
+            [float(scale_factor)] * space if isinstance(scale_factor, (int, float)) else [*map(float, scale_factor)]
+        )
         out = tuple(math.floor(d * f) for d, f in zip(have, factors, strict=False))
         scales = [None] * space if recompute_scale_factor else [1 / f for f in factors]
     if len(out) != space or len(scales) != space:
@@ -106,7 +109,9 @@ def interpolate(
         if m == n and step == 1:
             continue
         _, kernel, smooth = _MODES[mode]
-        x = _weighted(x, i + 2, *(_wide_taps(n, m, step, smooth) if antialias else _taps(n, m, step, kernel, bool(align_corners))))
+        x = _weighted(
+            x, i + 2, *(_wide_taps(n, m, step, smooth) if antialias else _taps(n, m, step, kernel, bool(align_corners)))
+        )
     return x
 
 

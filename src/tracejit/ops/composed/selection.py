@@ -1,7 +1,7 @@
 """Choosing elements by position: gather, scatter, sort, one_hot, triangles, embedding.
 
-Positions that the user gives are checked once (`require`, which the recorder turns into a guard), made non-negative, and
-only then handed to the indexing primitives.
+Positions that the user gives are checked once (`require`, which the recorder turns into a guard), made non-negative,
+and only then handed to the indexing primitives.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tracejit.ops.order import Sort
 from tracejit.ops.source import Const, Iota
 
 __all__ = [
-    "argsort", "diag", "diag_embed", "diagflat", "embedding", "gather", "index_add", "index_copy", "index_fill", "index_select",
-    "kthvalue", "median", "msort", "one_hot", "repeat_interleave", "scatter", "scatter_add", "sort",
+    "argsort", "diag", "diag_embed", "diagflat", "embedding", "gather", "index_add", "index_copy", "index_fill",
+    "index_select", "kthvalue", "median", "msort", "one_hot", "repeat_interleave", "scatter", "scatter_add", "sort",
     "take", "take_along_dim", "topk", "trace", "tril", "triu",
 ]  # fmt: skip
 
@@ -171,7 +171,8 @@ def _scattered(mode: str, x: Value, axis: int, at: Any, source: Any) -> Any:
     fits = rank(source) == 0 or (len(source.type.shape) == len(shape) and all(map(same, source.type.shape, shape)))
     if not fits:
         raise OpError(
-            f"index of {at.type.shape[0]} positions into {x.type} at dim {axis} wants a source of {list(shape)}, got {source.type}"
+            f"index of {at.type.shape[0]} positions into {x.type} at dim {axis} "
+            f"wants a source of {list(shape)}, got {source.type}"
         )
     return reshape(Scatter(axis, mode)(row, at, expand_to(source, shape)), x.type.shape)
 
@@ -323,10 +324,8 @@ def trace(x: Value) -> Any:
     return sum(movement.diagonal(x))
 
 
-def repeat_interleave(
-    x: Value, repeats: int | Value, dim: int | None = None, *, output_size: int | None = None
-) -> Any:
-    """Each slice of `dim` repeated in place: all `repeats` times, or each its own number. `output_size` is not needed."""
+def repeat_interleave(x: Value, repeats: int | Value, dim: int | None = None, *, output_size: int | None = None) -> Any:
+    """Each slice of `dim` repeated in place: all `repeats` times, or each its own number. `output_size` is a hint."""
     if dim is None:
         x, dim = flatten(x), 0
     axis = axis_of(dim, rank(x))
