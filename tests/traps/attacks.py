@@ -1899,3 +1899,343 @@ def clipped_gradients(T, jit, r):
         r(step(T.tensor([3.0, 4.0]) * (k + 1)))
         r(w.detach())
         r(w.grad)
+
+
+# ---------------------------------------------------------------- second round: aimed at the recorder's own shortcuts
+
+
+@attack(compiles=True)
+def simple_namespace(T, jit, r):
+    o = types.SimpleNamespace(k=2.0)
+    f = jit(lambda x: x * o.k + getattr(o, "j", 0))
+    x = T.tensor([1.0])
+    warm(r, f, x)
+    o.k = 3.0
+    r(f(x))
+    o.j = 4.0
+    r(f(x))
+
+
+@attack()
+def attributes_of_arguments_that_are_tensors(T, jit, r):
+    a, b = T.nn.Parameter(T.tensor([1.0])), T.nn.Parameter(T.tensor([1.0]))
+    a.tag, b.tag = 2.0, 5.0
+    f = jit(lambda x: x * x.tag)
+    warm(r, f, a)
+    r(f(b))
+    a.tag = 7.0
+    r(f(a))
+
+
+@attack(compiles=True)
+def kind_of_an_argument_that_dies(T, jit, r):
+    def f(x):
+        return x + 1 if isinstance(x, T.Tensor) and type(x) is T.Tensor else x
+
+    f = jit(f)
+    for k in range(W):
+        r(f(T.tensor([float(k)])))
+    r(f(T.nn.Parameter(T.tensor([1.0]))))
+
+
+@attack()
+def explicit_getitem_gives_an_old_list(T, jit, r):
+    box = [[1.0], [2.0]]
+
+    def f(x):
+        inner = box.__getitem__(0)
+        return x * inner[0]
+
+    def g(x):
+        inner = list.__getitem__(box, 0)
+        inner.append(1.0)
+        return x * len(inner)
+
+    f, g = jit(f), jit(g)
+    x = T.tensor([1.0])
+    warm(r, f, x)
+    box[0][0] = 5.0
+    r(f(x))
+    warm(r, g, x)
+    r(box)
+
+
+@attack()
+def generator_made_inside(T, jit, r):
+    def f(x):
+        return x + T.rand(2, generator=T.Generator())
+
+    f = jit(f)
+    for _ in range(W + 2):
+        r(f(T.zeros(2)))
+
+
+@attack()
+def finaliser(T, jit, r):
+    n = [0]
+
+    class A:
+        def __del__(self):
+            n[0] += 1
+
+    def f(x):
+        A()
+        return x + 1
+
+    f = jit(f)
+    warm(r, f, T.tensor([1.0]))
+    r(n)
+
+
+@attack()
+def exception_made_outside(T, jit, r):
+    err = ValueError(2.0)
+
+    def f(x):
+        try:
+            raise err
+        except ValueError as e:
+            return x * e.args[0]
+
+    f = jit(f)
+    x = T.tensor([1.0])
+    warm(r, f, x)
+    err.args = (5.0,)
+    r(f(x))
+
+
+@attack()
+def views_compare_deep(T, jit, r):
+    d, e = {"a": [1.0]}, {"a": [1.0]}
+    f = jit(lambda x: x + (1 if [1.0] in d.values() else 2))
+    g = jit(lambda x: x + (1 if d.items() == e.items() else 2))
+    h = jit(lambda x: x + (1 if [1.0] in iter(d.values()) else 2))
+    x = T.tensor([1.0])
+    for fn in (f, g, h):
+        warm(r, fn, x)
+    d["a"][0] = 2.0
+    for fn in (f, g, h):
+        r(fn(x))
+
+
+@attack()
+def class_with_c_methods(T, jit, r):
+    box = [1, 2, 3]
+
+    class B:
+        pass
+
+    B.__eq__ = box.__eq__
+    B.__contains__ = box.__contains__
+    b = B()
+    f = jit(lambda x: x + (1 if 3 in b else 2))
+    x = T.tensor([1.0])
+    warm(r, f, x)
+    box.remove(3)
+    r(f(x))
+
+
+@attack()
+def slots_and_dict_of_a_function(T, jit, r):
+    def h():
+        return 1.0
+
+    h.k = 2.0
+    f = jit(lambda x: x * h.__dict__["k"] + len(h.__dict__))
+    g = jit(lambda x: x + h.__code__.co_argcount + len(h.__defaults__ or ()))
+    x = T.tensor([1.0])
+    warm(r, f, x)
+    warm(r, g, x)
+    h.k = 3.0
+    r(f(x))
+    h.j = 1
+    r(f(x))
+
+    def other(a, b=2):
+        return 1.0
+
+    h.__code__ = other.__code__
+    h.__defaults__ = (1,)
+    r(g(x))
+
+
+@attack()
+def closure_variable_deleted(T, jit, r):
+    k = 2.0
+
+    def f(x):
+        try:
+            return x * k
+        except NameError:
+            return x - 1
+
+    def drop():
+        nonlocal k
+        del k
+
+    f = jit(f)
+    x = T.tensor([1.0])
+    warm(r, f, x)
+    drop()
+    r(f(x))
+    k = 9.0
+    r(f(x))
+
+
+@attack(compiles=True)
+def numbers_of_numpy(T, jit, r):
+    import numpy as np
+
+    o = O()
+    o.k = np.float32(2.0)
+    f = jit(lambda x: x * float(o.k) if False else x * 2)
+    g = jit(lambda x: x * o.k)
+    x = T.tensor([1.0])
+    warm(r, f, x)
+    warm(r, g, x)
+    o.k = np.float32(3.0)
+    r(g(x))
+
+
+@attack(compiles=True)
+def call_with_everything(T, jit, r):
+    def f(a, /, b, *cs, d, e=5.0, **more):
+        return a * b + sum(cs) + d + e + sum(more.values())
+
+    f = jit(f)
+    x = T.tensor([1.0])
+    for _ in range(W):
+        r(f(x, 2.0, 3.0, 4.0, d=6.0, z=7.0))
+    r(f(x, 2.0, 3.0, d=6.0, z=7.0, y=1.0))
+    r(f(x, d=6.0, b=2.0))
+    for bad in (lambda: f(x), lambda: f(x, 2.0), lambda: f(a=x, b=1.0, d=1.0)):
+        try:
+            bad()
+        except TypeError as e:
+            r(str(e))
+
+
+@attack(compiles=True)
+def two_names_for_one_argument(T, jit, r):
+    o = O()
+    o.w = T.tensor([1.0])
+
+    def f(x, y):
+        x.add_(1)
+        return x * y + o.w
+
+    f = jit(f)
+    for _ in range(W):
+        r(f(T.tensor([1.0]), T.tensor([2.0])))
+    r(f(o.w, T.tensor([2.0])))
+    r(o.w)
+    r(f(T.tensor([1.0]), o.w))
+    y = T.tensor([3.0])
+    r(f(y, y))
+    r(y)
+
+
+@attack(compiles=True)
+def memory_shared_through_numpy(T, jit, r):
+    import numpy as np
+
+    a = np.zeros(4, np.float32)
+    u, v = T.from_numpy(a), T.from_numpy(a[2:])
+
+    def f(x, y):
+        x.add_(1)
+        return y * 1
+
+    f = jit(f)
+    for _ in range(W):
+        r(f(T.zeros(2), T.zeros(2)))
+    r(f(u[:2], v))
+    r(f(u[2:], v))
+    r(f(u, v))
+    r(u)
+
+
+@attack(compiles=True)
+def changes_between_record_and_confirm(T, jit, r):
+    o = O()
+    f = jit(lambda x: x * o.k)
+    x = T.tensor([1.0])
+    for k in (1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 3.0, 3.0, 3.0, 1.0, 1.0, 1.0, 1.0):
+        o.k = k
+        r(f(x))
+
+
+@attack()
+def depends_on_the_number_of_calls(T, jit, r):
+    class Odd:
+        n = 0
+
+        def __len__(self):
+            Odd.n += 1
+            return Odd.n
+
+    odd = Odd()
+    f = jit(lambda x: x + len(odd))
+    warm(r, f, T.tensor([1.0]))
+
+
+@attack(compiles=True)
+def loops_that_leave_early(T, jit, r):
+    def f(x):
+        for i in range(10):
+            if (x > i).any():
+                x = x * 0.5
+            else:
+                break
+        else:
+            return x - 100
+        return x + i
+
+    f = jit(f)
+    for v in (3.0, 3.0, 3.0, 3.0, 3.0, 7.0, 7.0, 7.0, 0.5, 3.0, 1e9, 7.0):
+        r(f(T.tensor([v])))
+
+
+@attack(compiles=True)
+def update_then_side_exit(T, jit, r):
+    w = T.zeros(2)
+
+    def f(x):
+        w.add_(x)
+        if w.sum() > 6:
+            w.zero_()
+            return w + 100
+        return w * 1
+
+    f = jit(f)
+    for _ in range(14):
+        r(f(T.tensor([1.0, 0.5])))
+    r(w)
+
+
+@attack(compiles=True)
+def outputs_of_a_side_exit_need_gradients(T, jit, r):
+    w = T.tensor([2.0], requires_grad=True)
+
+    def f(x):
+        y = (x * w).sum()
+        return y * 2 if y > 0 else y * 3
+
+    f = jit(f)
+    for v in (1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, 1.0, -1.0):
+        w.grad = None
+        f(T.tensor([v])).backward()
+        r(w.grad)
+
+
+@attack(compiles=True)
+def backward_of_one_output_then_the_other(T, jit, r):
+    w = T.tensor([2.0, 1.0], requires_grad=True)
+    f = jit(lambda x: ((x * w).sum(), (x + w).exp().sum()))
+    for _ in range(W):
+        w.grad = None
+        a, b = f(T.tensor([1.0, 3.0]))
+        a.backward()
+        r(w.grad)
+        b.backward()
+        r(w.grad)

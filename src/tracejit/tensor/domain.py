@@ -86,7 +86,7 @@ class CompiledNode(GradNode):
     reason why that is not possible.
     """
 
-    __slots__ = ("guards", "replay", "run", "saved", "sources", "types")
+    __slots__ = ("asked", "guards", "open", "replay", "run", "saved", "sources", "types")
     name = "compiled"
 
     def __init__(
@@ -102,6 +102,8 @@ class CompiledNode(GradNode):
         self.sources = tuple(sources)
         self.types = [t.type for t in outputs]
         self.saved: tuple[Array, ...] | None = tuple(saved)
+        self.open = set(range(len(outputs)))  # outputs whose gradient was not asked for yet: their part of the tape is not freed
+        self.asked: set[int] = set()  # ... and of those, the ones the last backward pass asked for
         self.run, self.replay = run, replay
         self.guards = [(t, t._version, t._version.n) for t in guards]  # outside tensors whose memory is in `saved`
         for i, t in enumerate(outputs):
@@ -110,10 +112,12 @@ class CompiledNode(GradNode):
     def backward(self, gs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         if (r := recording.active()) is not None:
             r.refuse("differentiates through a compiled call made outside")
-        if self.saved is None:
+        asked = {i for i, g in enumerate(gs) if g is not None}
+        if self.saved is None or not asked <= self.open:
             raise AutogradError(
                 f"the tape of a compiled call ({self.where}) was freed by an earlier backward(); pass retain_graph=True to it"
             )
+        self.asked = asked
         for t, version, n in self.guards:
             if version.n != n or t._version is not version:
                 raise InPlaceError(
@@ -138,4 +142,6 @@ class CompiledNode(GradNode):
         )
 
     def release(self) -> None:
-        self.saved = None
+        self.open -= self.asked
+        if not self.open or not self.asked:
+            self.saved = None

@@ -10,6 +10,7 @@ from tracejit.ir import dtype as dt
 from tracejit.ir.op import Op
 from tracejit.tensor.autograd import no_grad
 from tracejit.tensor.domain import CompiledNode, record_backward, tape_position
+from tracejit.tensor.random import default_generator
 from tracejit.tensor.tensor import Device, Tensor, apply, current_grad_fn, needs_grad, wrap
 from tracejit.trace.compile import Compiled, disable, eager
 from tracejit.trace.domain import Array, Domain
@@ -59,6 +60,7 @@ DOMAIN = Domain(
     set_grad=_set_grad,
     get_hooks=lambda t: t._hooks,
     constants=(dt.DType, Device),
+    library_tensors=lambda: (default_generator.state,),
     modes=lambda: (config.modes.grad,),
     tape_position=tape_position,
     record_backward=record_backward,

@@ -9,6 +9,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from tracejit.trace.domain import is_library
 from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe, is_namedtuple
 
@@ -25,6 +27,7 @@ PLAIN_ATTRIBUTES = frozenset(
     (*IMMUTABLE, list, dict, tuple, set, frozenset, slice, types.BuiltinFunctionType, types.MethodWrapperType,
      types.MethodDescriptorType, types.WrapperDescriptorType, types.GenericAlias, types.MappingProxyType, *FRESH_ITERATORS)
 )  # fmt: skip
+GENERIC = (object.__dict__["__getattribute__"], types.SimpleNamespace.__dict__.get("__getattribute__"))  # Python's default lookup
 CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
 
 
@@ -141,7 +144,7 @@ def _module_attribute(r: Recorder, x: Any, name: str) -> Any:
     if isinstance(fallback := space.get("__getattr__"), Function):
         r.cell("item", space, "__getattr__", fallback)
         return r.invoke(fallback, (name,))
-    return getattr(x, name)
+    return missing(r, x, name)
 
 
 def _class_attribute(r: Recorder, x: type, name: str) -> Any:
@@ -166,7 +169,7 @@ def _class_attribute(r: Recorder, x: type, name: str) -> Any:
         return bind(r, from_meta, x, meta)
     if isinstance(fallback := r.lookup(meta, "__getattr__"), Function):
         return r.invoke(fallback, (x, name))
-    return getattr(x, name)
+    return missing(r, x, name)
 
 
 def _super_attribute(r: Recorder, s: Any, name: str) -> Any:
@@ -179,13 +182,13 @@ def _super_attribute(r: Recorder, s: Any, name: str) -> Any:
         r.cell("class", c, name, raw)
         if raw is not ABSENT:
             return bind(r, raw, None if x is t else x, t)
-    return getattr(s, name)
+    return missing(r, s, name)
 
 
 def instance_attribute(r: Recorder, x: Any, t: type, name: str, raw: Any = None) -> Any:
     """Python's default lookup: data descriptor, instance __dict__, class attribute, __getattr__."""
     r.type_of(x)
-    if r.lookup(t, "__getattribute__") is not object.__dict__["__getattribute__"]:
+    if r.lookup(t, "__getattribute__") not in GENERIC:
         if not (isinstance(x, BaseException) or r.is_tensor(x)):
             return _odd(r, x, name)
     raw = r.lookup(t, name) if raw is None else raw
@@ -220,16 +223,23 @@ def instance_attribute(r: Recorder, x: Any, t: type, name: str, raw: Any = None)
         return r.invoke(fallback, (x, name))
     if fallback is not ABSENT:
         return _odd(r, x, name)
-    return getattr(x, name)  # raises what Python would
+    return missing(r, x, name)
 
 
 def instance_dict(x: Any) -> dict[str, Any] | None:
     """The __dict__ of an object, found without running user code."""
     for c in type(x).__mro__:
         raw = c.__dict__.get("__dict__")
-        if isinstance(raw, types.GetSetDescriptorType):
+        if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             return raw.__get__(x)
     return None
+
+
+def missing(r: Recorder, x: Any, name: str) -> Any:
+    """The AttributeError Python would raise; if it finds something all the same, we did not understand the object."""
+    value = getattr(x, name)
+    r.refuse(f"reads attribute {name} of {describe(x)}")
+    return value
 
 
 def _instance_dict(r: Recorder, x: Any, raw: Any) -> Any:
@@ -367,7 +377,12 @@ def offer(r: Recorder, x: Any, depth: int = 0) -> None:
     elif t is slice:
         for v in (x.start, x.stop, x.step):
             offer(r, v, depth + 1)
-    elif not is_library(t.__module__):
+    elif is_library(t.__module__):
+        if r.is_old(x):  # the library reads the tensors in its own objects, such as a generator's state, without saying so
+            for name, v in (instance_dict(x) or {}).items():
+                if r.is_tensor(v):
+                    r.cell("ivar", x, name, v)
+    elif not isinstance(x, np.generic):
         r.refuse(f"hands {describe(x)} to the library")
 
 

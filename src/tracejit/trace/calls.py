@@ -254,6 +254,8 @@ def make_instance(r: Recorder, cls: type, args: tuple[Any, ...], kwargs: Mapping
 def own(r: Recorder, x: Any) -> Any:
     """A new object and its __dict__ are fresh."""
     r.made(x)
+    if r.lookup(type(x), "__del__") is not ABSENT:
+        r.refuse(f"makes {describe(x)}, whose __del__ may do anything")
     if (space := instance_dict(x)) is not None:
         r.made(space)
     return x
@@ -364,7 +366,9 @@ def call_method(
     for a in kwargs.values():
         r.deep(a)
     v = f(*front, *args, **kwargs)
-    return v if kind == "mutates" else r.made(v) if type(v) in (list, dict, set) or type(v) in FRESH_ITERATORS else v
+    if kind == "mutates" or name == "__getitem__":
+        return v  # may be something that was in x
+    return r.made(v) if type(v) in (list, dict, set) or type(v) in FRESH_ITERATORS else v
 
 
 def _frame_call(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -234,8 +234,10 @@ class Compiled:
         """Compile a confirmed recording."""
         try:
             trace = compile_trace(rec, self.backend or settings.backend)
-        except (TracejitError, NotImplementedError) as e:
-            self.refuse(bucket, seen, (Reason(f"the backend cannot compile it: {e}", None),))
+        except Exception as e:  # a call never fails because it cannot be compiled; our own mistakes are logged
+            expected = isinstance(e, (TracejitError, NotImplementedError))
+            _log.log(logging.DEBUG if expected else logging.ERROR, "%s could not be compiled", self.name, exc_info=e)
+            self.refuse(bucket, seen, (Reason(f"the backend cannot compile it: {type(e).__name__}: {e}", None),))
             return
         home = weakref.ref(bucket)
 

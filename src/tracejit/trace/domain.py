@@ -47,6 +47,7 @@ class Domain:
     set_grad: Callable[[Any, Any], None]
     get_hooks: Callable[[Any], Any]
     constants: tuple[type, ...]  # immutable values of the library: dtypes, devices
+    library_tensors: Callable[[], tuple[Any, ...]]  # state that the library owns: the default generator's
     modes: Callable[[], tuple[Any, ...]]  # what changes the meaning of ops: grad mode
     tape_position: Callable[[], int]
     record_backward: Callable[[Any, Sequence[Any], int], Any]  # (builder, outputs, tape start): see tensor/domain.py

@@ -77,6 +77,12 @@ def catch(cls: Any) -> Any:
     return cls
 
 
+def throw(x: Any) -> Any:
+    if (r := active()) is not None:
+        r.raises(x)
+    return x
+
+
 def enter(manager: Any) -> tuple[Any, Any]:
     """`with manager`: (what __enter__ returned, what to call at the end)."""
     r = active()
@@ -104,6 +110,6 @@ instrument.install(
         "call_kw": calls.call_kw, "call_ex": calls.call_ex, "call_super": calls.call_super, "binary": operators.binary, "unary": operators.unary, "compare": operators.compare,
         "contains": operators.contains, "identical": operators.identical, "truth": operators.truth, "iterate": iteration.iterate, "delegate": iteration.delegate, "unpack": iteration.unpack,
         "update": iteration.update, "format": iteration.format, "import_name": import_name, "import_from": import_from, "make_function": make_function,
-        "make_container": make_container, "enter": enter, "store_cell": store_cell, "effect": effect, "match": models.match, "catch": catch,
+        "make_container": make_container, "enter": enter, "store_cell": store_cell, "effect": effect, "match": models.match, "catch": catch, "throw": throw,
     }
 )  # fmt: skip

@@ -36,7 +36,7 @@ HOOKS = (
     "load_global", "load_attr", "load_super", "store_attr", "delete_attr", "load_item", "store_item", "delete_item",
     "call", "call_kw", "call_ex", "call_super", "binary", "unary", "compare", "contains", "identical", "truth", "iterate", "delegate",
     "unpack", "update", "format", "import_name", "import_from", "make_function", "make_container", "enter",
-    "store_cell", "effect", "match", "catch",
+    "store_cell", "effect", "match", "catch", "throw",
 )  # fmt: skip
 
 # Opcodes that touch only the stack, the frame's own variables and exact bools: left as they are.
@@ -90,7 +90,6 @@ PLAIN = frozenset(
         "PUSH_EXC_INFO",
         "POP_EXCEPT",
         "RERAISE",
-        "RAISE_VARARGS",
         "LOAD_ASSERTION_ERROR",
         "CLEANUP_THROW",
         "WITH_EXCEPT_START",
@@ -489,6 +488,15 @@ class _Writer:
         self.put(ins)
 
     _match_mapping = _get_len = _match_sequence
+
+    def _raise_varargs(self, ins: Instr, arg: Any, i: int) -> None:
+        if arg == 2:  # [exception, cause]
+            self.put(("SWAP", 2))
+        if arg:
+            self.hook("throw")
+        if arg == 2:
+            self.put(("SWAP", 2))
+        self.put(ins)
 
     def _check_exc_match(self, ins: Instr, arg: Any, i: int) -> None:
         self.hook("catch")

@@ -9,7 +9,7 @@ from typing import Any
 
 from tracejit.trace.attributes import CONTAINERS, Function, is_base, is_number, offer, old_iterator, plain
 from tracejit.trace.iteration import iterate
-from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe, is_namedtuple
+from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, VIEWS, Recorder, active, describe, is_namedtuple
 
 _NAMES = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "truediv", "floordiv": "floordiv", "mod": "mod", "pow": "pow",
@@ -159,8 +159,10 @@ def contains_in(r: Recorder, x: Any, box: Any) -> bool:
         if r.is_old(box):
             r.cell("item", box, x, found)
         return found is not ABSENT
-    if t in CONTAINERS or is_number(r, box) or t in FRESH_ITERATORS:
-        if t in FRESH_ITERATORS:
+    if t in FRESH_ITERATORS and t not in VIEWS:
+        return any(x is v or truth(apply_compare(r, v, x, operator.eq)) for v in iterate(box))
+    if t in CONTAINERS or is_number(r, box) or t in VIEWS:
+        if t in VIEWS:
             old_iterator(r, box)
         r.deep(x)
         r.deep(box)

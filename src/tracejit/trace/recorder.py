@@ -153,6 +153,11 @@ class Recorder:
         if len(self.reasons) < 8 and all(r.text != why for r in self.reasons):
             self.reasons.append(Reason(why, where()))
 
+    def raises(self, x: Any) -> None:
+        """x is about to be raised: handlers read its fields as those of a new object."""
+        if not isinstance(x, type) and id(x) not in self.fresh:
+            self.refuse(f"raises {describe(x)} made outside")
+
     def effect(self, target: Any, what: str) -> None:
         """`target` is about to be changed: fine on fresh objects, refused on old ones."""
         if id(target) in self.guarded or self.is_old(target):
@@ -227,7 +232,7 @@ class Recorder:
     def type_of(self, x: Any) -> type:
         """type(x), recorded for old objects whose class can be changed."""
         t = type(x)
-        if t.__flags__ & _HEAP and self.is_old(x):
+        if t.__flags__ & _HEAP and id(x) not in self.arguments and self.is_old(x):
             self.cell("type", x, None, t)
         return t
 
@@ -274,9 +279,12 @@ class Recorder:
                 self.deep(v, depth + 1)
         elif isinstance(x, type):
             self.stamp(x)
-        elif isinstance(x, (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)) or (
-            id(x) in self.fresh and t in FRESH_ITERATORS
-        ):
+        elif t in VIEWS and id(x) in self.fresh:
+            for v in tuple(x):
+                self.deep(v, depth + 1)
+        elif isinstance(x, (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
+            pass
+        elif t in FRESH_ITERATORS and id(x) in self.fresh:
             pass
         elif isinstance(x, BaseException) and t.__module__ == "builtins":
             self.deep(x.args, depth + 1)
@@ -439,6 +447,9 @@ FRESH_ITERATORS: frozenset[type] = frozenset(
         type({}.keys()), type({}.values()), type({}.items()), type(iter(range(2**70))), type(reversed({})),
     )
 )  # fmt: skip
+
+
+VIEWS: frozenset[type] = frozenset((type({}.keys()), type({}.values()), type({}.items())))
 
 
 def describe(x: Any) -> str:

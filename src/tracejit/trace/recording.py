@@ -135,7 +135,10 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
     if builder.params[: len(params)] != list(params):
         r.refuse("its gradient reads a tensor that the call did not")
     position = {id(t): i for i, t in enumerate(tensors)}
-    reachable = r.reachable()
+    reachable = r.reachable() | {id(t) for t in domain.library_tensors()}
+    owners_of_cells = {id(c.owner) for c in r.cells.values()}
+    if any(id(t) not in reachable and id(t) not in r.arguments and id(t) not in r.grad_sources for t, _ in updates):
+        r.refuse("writes into a tensor of unknown origin")
     sources, owners = _sources(r, call, tensors, reachable, link)
     ends = (*planner.outputs, *(n for _, n in updates), *(c.node for c in builder.checks))
     digest = ""
@@ -157,7 +160,7 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
         backward=backward,
         not_replayable=r.not_replayable or ("it writes outside tensors" if updates else None),
         guard=build_guard(r.cells.values(), domain, link),
-        identities=tuple((i, id(t)) for i, t in enumerate(call.tensors) if id(t) in found),
+        identities=tuple((i, id(t)) for i, t in enumerate(call.tensors) if id(t) in found or id(t) in owners_of_cells),
         outside=frozenset(id(t) for t in seen if id(t) not in r.arguments and id(t) not in r.grad_sources),
         held=tuple(
             t for t in tensors if id(t) not in reachable and id(t) not in r.arguments and id(t) not in r.grad_sources
