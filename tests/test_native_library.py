@@ -1,4 +1,4 @@
-"""Library kernels (matmul, conv, scatter, cumulative, sort) against NumPy, over odd shapes, strides and cuts of the work."""
+"""Library kernels (matmul, conv, scatter, cumulative, sort) against NumPy: odd shapes, strides, cuts of the work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def compiled(text: str) -> engine.Code:
 def run(text: str, call: Call, pointers: dict[str, Array | None], slices: int = 1) -> None:
     """Call a kernel over its extent in slices, its scratch memory between guards."""
     code = compiled(text)
-    step = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(code.address(call.symbol))
+    step = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(
+        code.address(call.symbol)
+    )
     addresses = [0 if pointers.get(p) is None else pointers[p].ctypes.data for p in call.pointers]
     args = np.array([*addresses, *call.integers], np.int64)
     memory = np.full(call.scratch + 192, 0xCD, np.uint8)
@@ -80,7 +82,9 @@ def four(x: Array) -> Array:
     return x.reshape((1,) * (4 - x.ndim) + x.shape) if x.ndim < 4 else x
 
 
-def multiply(dtype: str, a: Array, b: Array, c: Array, slices: int = 1, epilogue: Epilogue | None = None, **bias: Array) -> None:
+def multiply(
+    dtype: str, a: Array, b: Array, c: Array, slices: int = 1, epilogue: Epilogue | None = None, **bias: Array
+) -> None:
     (a4, b4, c4) = map(four, (a, b, c))
     x = matmul.Matrices(
         a4.shape[2], b4.shape[3], a4.shape[3], elements(a4), elements(b4), elements(c4)[:3], a4.shape[:2]
@@ -194,7 +198,9 @@ def test_conv_of_any_shape_padding_and_strides(dtype: str, seed: int) -> None:
         return tuple(int(i) for i in rng.integers(lo, hi + 1, rank)) if rng.random() < often else (otherwise,) * rank
 
     for _ in range(8):
-        n, g, o, c = (int(i) for i in (rng.integers(1, 6), rng.integers(1, 3), rng.integers(1, 21), rng.integers(1, 10)))
+        n, g, o, c = (
+            int(i) for i in (rng.integers(1, 6), rng.integers(1, 3), rng.integers(1, 21), rng.integers(1, 10))
+        )
         window, size = axes(1, 4, 0.9, 1), axes(1, {1: 50, 2: 18, 3: 7}[rank], 1, 1)
         stride, dilation, base = axes(1, 3, 0.5, 1), axes(1, 2, 0.3, 1), axes(1, 3, 0.3, 1)
         low, high = axes(-1, 3, 0.5, 0), axes(-1, 3, 0.5, 0)

@@ -44,7 +44,8 @@ REFERENCE: dict[str, Callable[..., Array]] = {
 # Where each function is neither flat nor out of range.
 RANGE = {
     "atan2": (-3, 3), "cos": (-1000, 1000), "erf": (-5, 5), "exp": (-105, 90), "expm1": (-20, 90), "log": (0, 100),
-    "log1p": (-1, 3), "pow": (0, 10), "rsqrt": (0, 1000), "sigmoid": (-110, 110), "sin": (-1000, 1000), "tanh": (-12, 12),
+    "log1p": (-1, 3), "pow": (0, 10), "rsqrt": (0, 1000), "sigmoid": (-110, 110), "sin": (-1000, 1000),
+    "tanh": (-12, 12),
 }  # fmt: skip
 
 EDGES = [

@@ -4,8 +4,8 @@ Up to three spatial axes. x is read as if padded by zeros (`low`, `high`, negati
 between elements, so that the gradients, which are convolutions of such tensors, need no padded copy of them; x and w
 have any strides, so that swapped and flipped operands are free. Two kernels share the register tile of `tile.py`:
 
-- `conv` has outputs as columns: rows are o, k runs over (c, q), and panels of patches are gathered from a padded copy of a
-  few images at a time, which stays in cache and holds columns of one stride phase side by side.
+- `conv` has outputs as columns: rows are o, k runs over (c, q), and panels of patches are gathered from a padded copy
+  of a few images at a time, which stays in cache and holds columns of one stride phase side by side.
 - `conv_rows` has outputs as rows and o as columns: for few outputs that sum over many positions, as the gradient of
   weights. Patches are not copied at all: the tile reads them through a table of rows and a table of k.
 
@@ -37,7 +37,7 @@ Spatial = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """One convolution. Strides count elements; spatial axes are three, leading ones of extent 1 where there are fewer."""
+    """One convolution. Strides count elements; there are three spatial axes, leading ones of extent 1 if need be."""
 
     n: int
     g: int
@@ -104,7 +104,7 @@ _COPY_BYTES = 512 << 10  # of padded images at a time: they should stay in the s
 
 
 def kernel_text(dtype: str, vector_bits: int, epilogue: Epilogue | None = None) -> str:
-    """LLVM text of the kernels for f32 or f64. An epilogue (bias "row": one number for each o) is done by `conv` only."""
+    """LLVM text of the kernels for f32 or f64. Only `conv` has epilogues; their bias is "row": one for each o."""
     e = epilogue or Epilogue()
     module, t = Module(), tiling(dtype, vector_bits)
     for rows in range(1, t.rows + 1):
@@ -356,7 +356,7 @@ def _define_conv(module: Module, t: Tiling, name: str) -> None:
 
 
 def _fill_columns(f: Function, t: Tiling, s: dict[str, Value], layout: dict[str, Value]) -> None:
-    """For each column of a chunk its place in y, and for each panel the pieces of contiguous columns it is gathered from.
+    """For each column of a chunk its place in y, and for each panel the contiguous pieces it is gathered from.
 
     A piece is read as one whole vector wherever it ends: what is too much the next piece overwrites.
     """
@@ -391,7 +391,7 @@ def _fill_columns(f: Function, t: Tiling, s: dict[str, Value], layout: dict[str,
 
 
 def _columns(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...]) -> None:
-    """Columns j0..j1, at most a group of panels: gather their patches for a block of k, multiply, go on with the next."""
+    """Columns j0..j1, at most a group of panels: for each block of k gather their patches, then multiply."""
     source, w, y, bias, j0, j1 = args
     rows, places, panels, corner = (_area(f, s, a) for a in ("rows", "places", "panel", "c"))
     kx, kw, kb = _area(f, s, "kx"), _area(f, s, "kw"), s["kb"]

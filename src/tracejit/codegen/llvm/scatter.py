@@ -1,4 +1,4 @@
-"""y = x, then y[a, index, b] (+)= updates along one axis: each thread owns rows or columns of y, so no two write one place.
+"""y = x, then y[a, index, b] (+)= updates along one axis: each thread owns rows or columns of y.
 
 `scatter` shares one list of indices between all a and b (the gradient of an embedding): a unit is a row of y, and a
 thread goes through the whole list for the rows that are its own. `scatter_along` has an index for each update: a unit
@@ -10,6 +10,7 @@ An index outside the axis is skipped; nothing outside y is ever written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from tracejit.codegen.llvm.matmul import Call, kernel
@@ -58,9 +59,8 @@ def _combined(old: Value, new: Value, mode: str, dtype: str) -> Value:
     return old | new if dtype == "bool" else old + new
 
 
-def _each(f: Function, first: Value, last: Value, lanes: int, body: object) -> None:
+def _each(f: Function, first: Value, last: Value, lanes: int, body: Callable[[Value, int], None]) -> None:
     """Whole vectors of first..last, then single elements; `body(index, width)` handles `width` elements."""
-    assert callable(body)
     main = last - (last - first) % lanes
     with f.loop(first, main, lanes) as i:
         body(i, lanes)

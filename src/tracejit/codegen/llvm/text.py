@@ -1,4 +1,4 @@
-"""LLVM text as Python expressions: a `Value` knows its operand text and its type, and its operators append instructions.
+"""LLVM text as Python expressions: a `Value` knows its operand and its type, and its operators append instructions.
 
     module = Module()
     f = module.function("axpy", None, {"n": i64, "a": f32, "x": ptr, "y": ptr})
@@ -16,7 +16,7 @@ No fast-math flags: where a product and a sum may fuse, the generator says `fma`
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -96,8 +96,10 @@ _SUFFIX = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64", "pt
 
 f32, f64 = Type("float"), Type("double")
 i1, i8, i16, i32, i64, ptr = (Type(s) for s in ("i1", "i8", "i16", "i32", "i64", "ptr"))
-_BY_NAME = {"f32": f32, "f64": f64, "f16": Type("half"), "bf16": Type("bfloat"), "bool": i8, "u8": i8}
-_BY_NAME |= {"i8": i8, "i16": i16, "i32": i32, "i64": i64}
+_BY_NAME = {
+    "f32": f32, "f64": f64, "f16": Type("half"), "bf16": Type("bfloat"),
+    "bool": i8, "u8": i8, "i8": i8, "i16": i16, "i32": i32, "i64": i64,
+}  # fmt: skip
 
 
 def of(dtype: str, width: int = 1) -> Type:
@@ -254,7 +256,7 @@ class Value:
 
 
 class Loop:
-    """A counted loop that carries values: `carry` holds them inside, takes their next values, and holds the last after."""
+    """A counted loop that carries values: `carry` holds them inside, takes the next ones, and holds the last after."""
 
     def __init__(self, index: Value, carry: Sequence[Value]) -> None:
         self.index = index
@@ -385,8 +387,8 @@ class Function:
     @contextmanager
     def carrying(
         self, lo: Value | int, hi: Value | int, carry: Sequence[Value], step: Value | int = 1
-    ) -> Iterator[Loop]:
-        """for index in range(lo, hi, step), step > 0, with carried values; read `.carry` after the block for the last."""
+    ) -> Generator[Loop]:
+        """for index in range(lo, hi, step), step > 0, with carried values; after the block `.carry` holds the last."""
         head, body, end = self._label("loop"), self._label("body"), self._label("end")
         before = self._block
         self.line(f"br label %{head}")
@@ -410,13 +412,13 @@ class Function:
         loop.carry = phis[1:]
 
     @contextmanager
-    def loop(self, lo: Value | int, hi: Value | int, step: Value | int = 1) -> Iterator[Value]:
+    def loop(self, lo: Value | int, hi: Value | int, step: Value | int = 1) -> Generator[Value]:
         """for index in range(lo, hi, step), step > 0."""
         with self.carrying(lo, hi, (), step) as loop:
             yield loop.index
 
     @contextmanager
-    def when(self, condition: Value) -> Iterator[None]:
+    def when(self, condition: Value) -> Generator[None]:
         """Do the block if the condition holds; values made inside stay inside."""
         then, end = self._label("then"), self._label("end")
         self.line(f"br i1 {condition.name}, label %{then}, label %{end}")
@@ -426,8 +428,8 @@ class Function:
         self._start(end)
 
     @contextmanager
-    def choose(self, condition: Value, carry: Sequence[Value]) -> Iterator[Loop]:
-        """Do the block if the condition holds; `.carry` afterwards is what the block left there, or the values given."""
+    def choose(self, condition: Value, carry: Sequence[Value]) -> Generator[Loop]:
+        """Do the block if the condition holds; `.carry` is then what the block left there, or else the values given."""
         before, then, end = self._block, self._label("then"), self._label("end")
         self.line(f"br i1 {condition.name}, label %{then}, label %{end}")
         self._start(then)
@@ -442,8 +444,8 @@ class Function:
         ]
 
     @contextmanager
-    def either(self, condition: Value) -> Iterator[Iterator[bool]]:
-        """Two blocks of which one is done: `with f.either(c) as sides: for side in sides: ...`, True first, then False."""
+    def either(self, condition: Value) -> Generator[Iterator[bool]]:
+        """Two blocks, one of which is done: `with f.either(c) as sides: for side in sides:` gives True, then False."""
         then, other, end = self._label("then"), self._label("else"), self._label("end")
         self.line(f"br i1 {condition.name}, label %{then}, label %{other}")
 

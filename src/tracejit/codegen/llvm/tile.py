@@ -13,7 +13,7 @@ how the work was split.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tracejit.codegen.llvm import vectormath
@@ -161,8 +161,9 @@ def _finish_tile(f: Function, t: Tiling, epilogue: Epilogue, tile: Sequence[Valu
                 store(x, bases[i // t.vectors], i % t.vectors)
 
 
-def _apply(f: Function, t: Tiling, epilogue: Epilogue, tile: Sequence[Value], bias: Value, load: object) -> list[Value]:
-    assert callable(load)
+def _apply(
+    f: Function, t: Tiling, epilogue: Epilogue, tile: Sequence[Value], bias: Value, load: Callable[[Value, int], Value]
+) -> list[Value]:
     if epilogue.bias == "column":
         along = [load(bias, v) for v in range(t.vectors)]
         tile = [x + along[i % t.vectors] for i, x in enumerate(tile)]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, nan
 
-from tracejit.codegen.llvm.text import Function, Module, Type, Value, of
+from tracejit.codegen.llvm.text import Module, Type, Value, of
 
 __all__ = ["FUNCTIONS", "arity", "declaration", "module", "symbol"]
 
