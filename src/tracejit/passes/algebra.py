@@ -29,11 +29,14 @@ from tracejit.ir.op import ArrayConst
 from tracejit.ops.pointwise import (
     Add,
     BitAnd,
+    BitNot,
     BitOr,
     BitXor,
     Cast,
     Div,
     Eq,
+    Le,
+    Lt,
     Mul,
     abs,
     ceil,
@@ -306,17 +309,6 @@ def lt_self(x):
     return x < x, const(x, False, bool_)
 
 
-# One comparison instead of two ops; integers only: all comparisons with nan are False.
-@rule(exact=True, kinds="iub")
-def not_lt(x, y):
-    return ~(x < y), y <= x
-
-
-@rule(exact=True, kinds="iub")
-def not_le(x, y):
-    return ~(x <= y), y < x
-
-
 # --- choices --------------------------------------------------------------------------------------------------------
 
 
@@ -423,6 +415,16 @@ def div_by_constant(node: Node) -> Node | None:
     x, by = node.inputs
     value = scalar(by)
     return Mul()(x, filled(node, 1 / value)) if value and math.isfinite(value) else None
+
+
+# One comparison instead of two ops; integers only: all comparisons with nan are False.
+@rule_on(BitNot, exact=True, example=[lambda x: ~(x < filled(x, 1)), lambda x: ~(x <= filled(x, 1))])
+def not_less(node: Node) -> Node | None:
+    (compared,) = node.inputs
+    if not isinstance(compared.op, (Lt, Le)) or compared.inputs[0].dtype.is_floating_point:
+        return None
+    x, y = compared.inputs
+    return y <= x if isinstance(compared.op, Lt) else y < x
 
 
 # A cast less, or none.

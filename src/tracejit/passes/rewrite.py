@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
@@ -39,16 +39,11 @@ _FUEL = 1000  # firings at one node before we say that the rules run in circles
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """A pattern rule read for one dtype: `left` may become `right`; `holes` stand for any value of their dtype."""
+    """A pattern rule read for one dtype, which is that of `left`'s last input: `left` may become `right`."""
 
-    holes: tuple[Node, ...]
+    holes: tuple[Node, ...]  # params, which stand for any value of their dtype
     left: Node
     right: Node
-
-    @property
-    def key(self) -> tuple[type[Op], DType]:
-        """Only a node of this op, whose last input has this dtype, can match."""
-        return type(self.left.op), self.left.inputs[-1].dtype
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,16 +58,20 @@ class PatternRule:
     @cached_property
     def patterns(self) -> tuple[Pattern, ...]:
         """The fact, read for each dtype it holds for."""
-        return tuple(p for d in dt.ALL if d.kind in self.kinds and (p := self._pattern(d)))
+        return tuple(p for d in dt.ALL if (p := self.pattern(d)))
 
-    def _pattern(self, dtype: DType) -> Pattern | None:
+    def pattern(self, dtype: DType) -> Pattern | None:
+        """The fact for one dtype, None where it does not hold or its ops have no meaning."""
+        if dtype.kind not in self.kinds:
+            return None
         labels = inspect.signature(self.read).parameters
         is_bool = [p.annotation in ("Bool", Bool) for p in labels.values()]
         holes = [param(n, TensorType(dt.bool_ if b else dtype, ())) for n, b in zip(labels, is_bool, strict=True)]
         try:
             left, right = self.read(*holes)
-        except TracejitError:  # an op that has no meaning for this dtype
+        except TracejitError:
             return None
+        assert left.inputs[-1].dtype is dtype, f"rule {self.name} would not be found by the dtype of its last input"
         return Pattern(tuple(holes), left, right)
 
 
@@ -104,18 +103,18 @@ def rule_on(
 
 
 _Try = tuple[str, Callable[[Node], Any]]
-_Index = Mapping[tuple[type[Op], DType | None], tuple[_Try, ...]]
+_Index = Mapping[type[Op], tuple[_Try, ...]]
 
 
 @cache
-def _index(rules: tuple[Rule, ...]) -> _Index:
-    out: dict[tuple[type[Op], DType | None], list[_Try]] = {}
+def _index(rules: tuple[Rule, ...], dtype: DType | None) -> _Index:
+    """The rules to try on nodes whose last input has `dtype`, by op. Patterns of other dtypes are not even read."""
+    out: dict[type[Op], list[_Try]] = {}
     for r in rules:
         if isinstance(r, RootRule):
-            out.setdefault((r.root, None), []).append((r.name, r.apply))
-            continue
-        for p in r.patterns:
-            out.setdefault(p.key, []).append((r.name, _matcher(p)))
+            out.setdefault(r.root, []).append((r.name, r.apply))
+        elif dtype is not None and (p := r.pattern(dtype)) is not None:
+            out.setdefault(type(p.left.op), []).append((r.name, _matcher(p)))
     return {k: tuple(v) for k, v in out.items()}
 
 
@@ -123,7 +122,7 @@ def rewrite(graph: Graph, rules: Sequence[Rule], fired: Counter[str] | None = No
     """`graph` with `rules` applied wherever they fit; `fired` counts them by name."""
     known = max((n.id for n in graph.nodes), default=0)
     counts: Counter[str] = Counter() if fired is None else fired
-    work = _Rewrite(_index(tuple(rules)), counts, {p: p for p in graph.params}, known, known)
+    work = _Rewrite(tuple(rules), counts, {p: p for p in graph.params}, known, known)
     for n in graph.nodes:
         if n not in work.settled:
             work.settle(n)
@@ -132,11 +131,12 @@ def rewrite(graph: Graph, rules: Sequence[Rule], fired: Counter[str] | None = No
 
 @dataclass
 class _Rewrite:
-    index: _Index
+    rules: tuple[Rule, ...]
     fired: Counter[str]
     settled: dict[Node, Node]  # what a node becomes, once no rule fires on it any more
     known: int  # the highest id in the graph given
     newest: int  # the highest id of all nodes made before the rule at hand was tried
+    indices: dict[DType | None, _Index] = field(default_factory=dict["DType | None", _Index])
 
     def settle(self, root: Node) -> None:
         """Find what `root` becomes. Replacements are settled too, by a stack: a rule may build more than one node."""
@@ -158,7 +158,7 @@ class _Rewrite:
                 if inputs != n.inputs or n.id <= self.known < self.newest:
                     new = n.with_inputs(inputs)
                     self.newest = new.id
-                hit = _first(new, self.index)
+                hit = self.first(new)
                 if hit is None:
                     self.settled[n] = self.settled[new] = new
                     continue
@@ -174,6 +174,17 @@ class _Rewrite:
                 becomes[n] = replacement
                 stack.append(replacement)
 
+    def first(self, n: Node) -> tuple[str, Node] | None:
+        """The first rule that fires on `n`, and what it gives."""
+        last = n.inputs[-1].type if n.inputs else None
+        dtype = last.dtype if isinstance(last, TensorType) else None
+        if (index := self.indices.get(dtype)) is None:
+            index = self.indices[dtype] = _index(self.rules, dtype)
+        for name, apply in index.get(type(n.op), ()):
+            if (new := apply(n)) is not None:
+                return name, new
+        return None
+
 
 def relocate(values: Iterable[Node], old: Node, since: int) -> None:
     """Nodes with ids above `since`, made to compute `values`, come from the user's line of `old`."""
@@ -183,18 +194,6 @@ def relocate(values: Iterable[Node], old: Node, since: int) -> None:
         if n.where is None:
             n.where = old.where
             stack += (i for i in n.inputs if i.id > since)
-
-
-def _first(n: Node, index: _Index) -> tuple[str, Node] | None:
-    op = type(n.op)
-    for name, apply in index.get((op, None), ()):
-        if (new := apply(n)) is not None:
-            return name, new
-    if n.inputs and isinstance(last := n.inputs[-1].type, TensorType):
-        for name, apply in index.get((op, last.dtype), ()):
-            if (new := apply(n)) is not None:
-                return name, new
-    return None
 
 
 def _matcher(p: Pattern) -> Callable[[Node], Node | None]:
