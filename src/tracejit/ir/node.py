@@ -266,6 +266,8 @@ def binary(name: str, a: Any, b: Any) -> Any:
     for x in (a, b):
         if not isinstance(x, (Value, bool, int, float)):
             return NotImplemented
+    if name == "pow" and isinstance(a, Value) and type(b) is int and b == 2:
+        name, b = "mul", a  # as PyTorch: exact where pow may not be, and cheap
     dtype = common_dtype(a, b)
     if name == "div" and not dtype.is_floating_point:
         dtype = dt.default()

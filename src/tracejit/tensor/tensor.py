@@ -368,7 +368,6 @@ class Tensor(Value):
     __sub__, __rsub__ = _arithmetic("sub")
     __mul__, __rmul__ = _arithmetic("mul")
     __truediv__, __rtruediv__ = _arithmetic("div")
-    __pow__, __rpow__ = _arithmetic("pow")
     __lt__, __gt__ = _arithmetic("lt")
     __le__, __ge__ = _arithmetic("le")
 
