@@ -199,9 +199,9 @@ def _define_pack_block(module: Module, t: Tiling) -> None:
 
 def _define_region(module: Module, t: Tiling, epilogue: Epilogue) -> None:
     """Rows m0..m1 and columns n0..n1 of one product: loops over blocks around the micro-kernel."""
-    names: tuple[str, ...] = ("m0", "m1", "n0", "n1", "k", "am", "ak", "bk", "bn", "cm", *_BLOCKS)
-    pointers: tuple[str, ...] = ("c", "a", "b", "bias", "scratch")
-    args = dict.fromkeys(pointers, ptr) | dict.fromkeys(names, i64)
+    names = ("m0", "m1", "n0", "n1", "k", "am", "ak", "bk", "bn", "cm", *_BLOCKS)
+    args: dict[str, Type] = {"c": ptr, "a": ptr, "b": ptr, "bias": ptr, "scratch": ptr}
+    args.update(dict.fromkeys(names, i64))
     f = module.function("region", None, args, "internal nounwind")
     c, a, b, bias, scratch, m0, m1, n0, n1, k, am, ak, bk, bn, cm, mb, nb, kb, pack_a, pack_b, b_offset = f.args
     b_panels = f.offset(scratch, b_offset)

@@ -1,0 +1,163 @@
+"""Library kernels on one thread beside NumPy and PyTorch: matmul, and convolution with both of its gradients.
+
+    python benchmarks/library.py [--seconds 0.5]
+
+Contenders take turns within one process; each number is the best of many rounds, the ratios are time over ours. Ours is
+called as a program calls it, on buffers that exist; NumPy and PyTorch write into existing ones where they can (matmul).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import math
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+
+from tracejit.codegen.llvm import conv, matmul
+from tracejit.codegen.llvm.matmul import Call
+from tracejit.runtime import buffer, engine
+
+Array = np.ndarray[Any, np.dtype[Any]]
+BITS = engine.vector_bits()
+
+SIZES = [(64, 64, 64), (256, 256, 256), (512, 512, 512), (64, 256, 784), (128, 10, 256), (8192, 64, 64), (1, 768, 3072)]
+# images, channels, size, outputs, window, stride, padding
+IMAGES = [
+    (64, 1, 8, 16, 3, 1, 0), (64, 16, 8, 32, 3, 1, 0), (64, 3, 32, 16, 3, 1, 1), (8, 64, 28, 64, 3, 1, 1),
+    (8, 64, 28, 128, 3, 2, 1), (8, 64, 28, 64, 1, 1, 0),
+]  # fmt: skip
+
+
+def strides(x: Array) -> tuple[int, ...]:
+    return tuple(s // x.itemsize for s in x.strides)
+
+
+def bound(text: str, call: Call, pointers: dict[str, Array]) -> Callable[[], object]:
+    code = engine.compile(text)
+    step = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(
+        code.address(call.symbol)
+    )
+    args = np.array(
+        [*(pointers[p].ctypes.data if p in pointers else 0 for p in call.pointers), *call.integers], np.int64
+    )
+    scratch = buffer.empty((call.scratch + 64,), np.dtype(np.uint8))
+
+    at, memory = args.ctypes.data, scratch.ctypes.data  # looked up once: it takes longer than a small kernel
+
+    def run(keep: object = (code, args, scratch, pointers)) -> None:
+        step(at, 0, call.extent, memory)
+
+    return run
+
+
+def best(contenders: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
+    times = dict.fromkeys(contenders, math.inf)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for name, run in contenders.items():
+            start = time.perf_counter()
+            run()
+            times[name] = min(times[name], time.perf_counter() - start)
+    return times
+
+
+def report(what: str, flops: float, contenders: dict[str, Callable[[], object]], seconds: float) -> None:
+    times = best(contenders, seconds)
+    ours = times.pop("ours")
+    peers = "  ".join(f"{name} x{t / ours:.2f}" for name, t in times.items())
+    print(f"{what:34} {ours * 1e6:9.1f} us {flops / ours / 1e9:6.1f} GFLOP/s   {peers}", flush=True)
+
+
+def matmuls(torch: Any, seconds: float) -> None:
+    rng = np.random.default_rng(0)
+    for dtype, t in (("f32", np.float32), ("f64", np.float64)):
+        for m, n, k in SIZES:
+            for layout in ("NN", "NT", "TN"):
+                a = rng.standard_normal((k, m) if layout[0] == "T" else (m, k)).astype(t)
+                b = rng.standard_normal((n, k) if layout[1] == "T" else (k, n)).astype(t)
+                a, b = a.T if layout[0] == "T" else a, b.T if layout[1] == "T" else b
+                c, d, e = (buffer.empty((m, n), np.dtype(t)) for _ in range(3))
+                x = matmul.Matrices(m, n, k, (0, 0, *strides(a)), (0, 0, *strides(b)), (0, 0, n))  # type: ignore[arg-type]
+                call = matmul.plan(dtype, x, BITS)
+                runs = {"ours": bound(matmul.kernel_text(dtype, BITS), call, {"a": a, "b": b, "c": c})}
+                runs["numpy"] = partial(np.matmul, a, b, out=d)
+                if torch:
+                    ta, tb, te = map(torch.from_numpy, (a, b, e))
+                    runs["torch"] = partial(torch.mm, ta, tb, out=te)
+                report(f"{dtype} {layout} {m} x {n} x {k}", 2 * m * n * k, runs, seconds)
+
+
+def spatial(values: tuple[int, ...]) -> tuple[int, int, int]:
+    h, w = values
+    return (1, h, w)
+
+
+def convolution(
+    x: Array, w: Array, y: Array, stride: int, dilation: int, low: int, high: int, base: int
+) -> Callable[[], object]:
+    def around(value: int, fill: int) -> tuple[int, int, int]:
+        return (fill, value, value)
+
+    (xn, xg, xc, xh, xw), (wg, wo, wc, wh, ww) = strides(x), strides(w)
+    v = conv.Convolution(
+        x.shape[0], x.shape[1], w.shape[1], x.shape[2], spatial(x.shape[3:]), spatial(w.shape[3:]),
+        around(stride, 1), around(dilation, 1), around(low, 0), around(high, 0), around(base, 1),
+        (xn, xg, xc, 0, xh, xw), (wg, wo, wc, 0, wh, ww), strides(y)[:3],
+    )  # fmt: skip
+    return bound(conv.kernel_text("f32", BITS), conv.plan("f32", v, BITS), {"x": x, "w": w, "y": y})
+
+
+def convolutions(torch: Any, seconds: float) -> None:
+    rng = np.random.default_rng(0)
+    for n, c, size, o, k, s, p in IMAGES:
+        out = (size + 2 * p - k) // s + 1
+        left = (size + 2 * p - k) % s  # columns that no window reaches
+        x, w, g = (
+            rng.standard_normal(d).astype(np.float32)
+            for d in ((n, 1, c, size, size), (1, o, c, k, k), (n, 1, o, out, out))
+        )
+        y, dx, dw = (buffer.empty(d, np.dtype(np.float32)) for d in (g.shape, x.shape, (c, 1, o, k, k)))
+        runs = {
+            "forward": convolution(x, w, y, s, 1, p, p, 1),
+            "gradient of x": convolution(
+                g, w[..., ::-1, ::-1].swapaxes(1, 2), dx, 1, 1, k - 1 - p, k - 1 - p + left, s
+            ),
+            "gradient of w": convolution(x.swapaxes(0, 2), g.swapaxes(0, 1).swapaxes(1, 2), dw, 1, s, p, p - left, 1),
+        }
+        for what, run in runs.items():
+            contenders = {"ours": run}
+            if torch:
+                tx, tw, tg = torch.from_numpy(x[:, 0]), torch.from_numpy(w[0]), torch.from_numpy(g[:, 0])
+                if what == "forward":
+                    contenders["torch"] = partial(torch.conv2d, tx, tw, stride=s, padding=p)
+                else:
+                    mask = [what == "gradient of x", what == "gradient of w", False]
+                    back = torch.ops.aten.convolution_backward
+                    contenders["torch"] = partial(back, tg, tx, tw, [0], [s, s], [p, p], [1, 1], False, [0, 0], 1, mask)
+            report(f"{n}x{c}x{size} o{o} k{k}s{s}p{p} {what}", 2 * n * o * out**2 * c * k * k, contenders, seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=0.5, help="for each line")
+    seconds = parser.parse_args().seconds
+    try:
+        import torch
+
+        torch.set_num_threads(1)
+    except ImportError:
+        torch = None
+    matmuls(torch, seconds)
+    convolutions(torch, seconds)
+
+
+if __name__ == "__main__":
+    main()
