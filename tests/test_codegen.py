@@ -25,7 +25,9 @@ TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "f32": 5e-6, "f64": 1e-13}
 
 
 def params(*arrays: Any) -> tuple[Node, ...]:
-    return tuple(param(f"x{i}", TensorType(dt.from_numpy(np.asarray(a).dtype), np.shape(a))) for i, a in enumerate(arrays))
+    return tuple(
+        param(f"x{i}", TensorType(dt.from_numpy(np.asarray(a).dtype), np.shape(a))) for i, a in enumerate(arrays)
+    )
 
 
 def graph_of(function: Callable[..., Any], *arrays: Any) -> Graph:
@@ -82,7 +84,7 @@ def test_every_sample_of_an_op_agrees_with_its_numpy_meaning(name: str) -> None:
 
 
 def softmax(x: Any) -> Any:
-    keep = [i for i in range(len(x.shape) - 1)]
+    keep = list(range(len(x.shape) - 1))
     m = ops.broadcast(ops.reduce_max(x, (len(x.shape) - 1,)), x.shape, keep)
     e = ops.exp(x - m)
     return e / ops.broadcast(ops.reduce_sum(e, (len(x.shape) - 1,)), x.shape, keep)
@@ -187,7 +189,11 @@ def test_results_that_are_parameters_repeated_or_reshaped() -> None:
 
 def test_mixed_dtypes_in_one_kernel() -> None:
     def f(x: Any, k: Any, h: Any) -> Any:
-        return ops.select(k < 3, ops.cast(x, dt.float64), ops.cast(k, dt.float64)), ops.cast(h, dt.float32) * x, k // 2 % 3
+        return (
+            ops.select(k < 3, ops.cast(x, dt.float64), ops.cast(k, dt.float64)),
+            ops.cast(h, dt.float32) * x,
+            k // 2 % 3,
+        )
 
     check(f, normal(50), np.arange(50) - 20, normal(50, seed=3).astype(np.float16))
 
@@ -354,4 +360,3 @@ def test_a_long_chain_is_scheduled_without_recursion() -> None:
         return y
 
     check(f, normal(10))
-

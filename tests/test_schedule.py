@@ -164,7 +164,9 @@ def test_ten_thousand_nodes_are_scheduled_in_reasonable_time() -> None:
 # ---------------------------------------------------------------- places and views
 
 
-@pytest.mark.parametrize(("source", "shape"), [((6,), (2, 3)), ((2, 1, 3), (6,)), ((4, 3, 5), (12, 5)), ((2, 6), (2, 2, 3)), ((1,), ())])
+@pytest.mark.parametrize(
+    ("source", "shape"), [((6,), (2, 3)), ((2, 1, 3), (6,)), ((4, 3, 5), (12, 5)), ((2, 6), (2, 2, 3)), ((1,), ())]
+)
 def test_the_place_in_a_reshape_keeps_row_major_order(source: tuple[int, ...], shape: tuple[int, ...]) -> None:
     axes = [Axis(f"i{k}", e) for k, e in enumerate(source)]
 

@@ -147,8 +147,9 @@ def solve(graph: Graph, arrays: Sequence[Array]) -> dict[str, int]:
             if not isinstance(dim, Dim):
                 continue
             dim = substitute(dim, out)
-            if isinstance(dim, Dim) and len(dim.terms) <= 2:
-                (monomial, c), *rest = dim.terms
+            if isinstance(dim, Dim) and 1 <= len(dim.terms) <= 2:
+                monomial, c = dim.terms[0]
+                rest = dim.terms[1:]
                 offset = rest[0][1] if rest else 0
                 if (
                     len(monomial) == 1

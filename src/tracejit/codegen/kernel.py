@@ -9,8 +9,8 @@ Values are Nodes of rank 0: the IR's own pointwise ops, `inside` and `position` 
 `load`, an element of an operand, and `slot`, the finished result of an earlier stage's accumulator. So one form covers
 pointwise work (one stage, no axes), reductions over rows or columns, and rows that are read several times, as softmax
 and layer_norm do. Vectors are cut from the last `joint` outer axes, counted as one (`lanes == "outer"`: each lane is a
-point of its own, and reductions run down columns), or from the last axis of each stage (`lanes == "inner"`: a point is a
-row, and its accumulators are combined across lanes when the stage ends).
+point of its own, and reductions run down columns), or from the last axis of each stage (`lanes == "inner"`: a point is
+a row, and its accumulators are combined across lanes when the stage ends).
 
 The printed form is complete: two kernels that print alike are the same machine code. Buffers are numbered, never named.
 """
@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
+from tracejit.errors import BackendError
 from tracejit.ir.dim import Extent
 from tracejit.ir.dtype import DType
 from tracejit.ir.index import Axis, Index
@@ -29,12 +30,38 @@ from tracejit.ir.op import Op
 from tracejit.ir.types import TensorType, Type
 from tracejit.ops.loop import Inside, Position
 
-__all__ = ["COST", "Accumulator", "Buffer", "Kernel", "Load", "Slot", "Stage", "Store", "axes_of", "scalars", "show"]
+__all__ = [
+    "COST",
+    "Accumulator",
+    "Buffer",
+    "Kernel",
+    "Load",
+    "Slot",
+    "Stage",
+    "Store",
+    "axes_of",
+    "extent",
+    "scalars",
+    "show",
+    "sizes",
+]
 
 
 # What computing an element costs, in additions; 1 where it is not listed.
-COST = {"div": 4, "sqrt": 4, "floordiv": 8, "mod": 8, "random_bits": 60}
-COST |= dict.fromkeys(("exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf", "pow", "atan2"), 10)
+_HEAVY = ("exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf", "pow", "atan2")
+COST = {"div": 4, "sqrt": 4, "floordiv": 8, "mod": 8, "random_bits": 60} | dict.fromkeys(_HEAVY, 10)
+
+
+def extent(dim: Extent) -> int:
+    """The number of iterations of an axis: the one place where kernels learn an extent."""
+    if isinstance(dim, int):
+        return dim
+    raise BackendError(f"extent {dim} has no value yet; kernels are made for concrete shapes")
+
+
+def sizes(shape: Iterable[Extent]) -> tuple[int, ...]:
+    """A shape that is known."""
+    return tuple(map(extent, shape))
 
 
 @dataclass(frozen=True)
@@ -79,7 +106,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """Reduces `value` over the stage's axes. `kind` is sum, prod, max, min, argmax or argmin (first position, row-major).
+    """Reduces `value` over the stage's axes. `kind` is sum, prod, max, min, argmax or argmin (the first, row-major).
 
     The order of combination is fixed by the axes alone, so any number of threads gives the same bits. f16 and bf16 are
     accumulated in f32 and rounded once.

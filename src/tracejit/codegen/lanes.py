@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, prod
 
-from tracejit.codegen.kernel import COST, Kernel, Load, Slot, Stage, scalars
+from tracejit.codegen.kernel import COST, Kernel, Load, Slot, Stage, extent, scalars
 from tracejit.ir.index import Axis, Index
 
 __all__ = ["choose_lanes", "step"]
@@ -25,11 +25,11 @@ def step(index: Index, group: Sequence[Axis]) -> int | None:
     terms = dict(index.terms)
     first = size = None
     for a in reversed(group):
-        c = int(terms.get(a, 0))  # type: ignore[arg-type]
+        c = extent(terms.get(a, 0))
         if first is None:
-            first, size = c, int(a.extent)  # type: ignore[arg-type]
+            first, size = c, extent(a.extent)
         elif size is not None and c == first * size:
-            size *= int(a.extent)  # type: ignore[arg-type]
+            size *= extent(a.extent)
         else:
             return None
     return first or 0
@@ -47,14 +47,18 @@ def choose_lanes(kernel: Kernel) -> Kernel:
 
 def cost(kernel: Kernel) -> float:
     """Vector operations, about."""
-    points = prod(int(a.extent) for a in kernel.outer)  # type: ignore[arg-type]
+    points = prod(extent(a.extent) for a in kernel.outer)
     total = 0.0
     for stage in kernel.stages:
-        extents = [int(a.extent) for a in stage.axes]  # type: ignore[arg-type]
+        extents = [extent(a.extent) for a in stage.axes]
         if kernel.lanes == "outer":
             group = kernel.outer[-kernel.joint :]
-            size = prod(int(a.extent) for a in group)  # type: ignore[arg-type]
-            total += points / max(1, size) * (vectors(size) * prod(extents) * operations(stage, group) + ragged(stage, size) + ROW)
+            size = prod(extent(a.extent) for a in group)
+            total += (
+                points
+                / max(1, size)
+                * (vectors(size) * prod(extents) * operations(stage, group) + ragged(stage, size) + ROW)
+            )
         elif extents:
             row = vectors(extents[-1]) * operations(stage, stage.axes[-1:]) + ragged(stage, extents[-1])
             each = prod(extents[:-1]) * row

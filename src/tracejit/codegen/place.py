@@ -9,14 +9,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tracejit.codegen.kernel import scalars
+from tracejit.codegen.kernel import extent, scalars
 from tracejit.ir.dim import Shape
 from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.ir.types import TensorType, Type
 
-__all__ = ["At", "Hole", "NeedSplit", "Operand", "bounds", "divide", "flatten", "hole", "holes", "key", "operands", "place", "reshaped", "strides_of"]
+__all__ = [
+    "At",
+    "Hole",
+    "NeedSplit",
+    "Operand",
+    "bounds",
+    "divide",
+    "flatten",
+    "hole",
+    "holes",
+    "key",
+    "operands",
+    "place",
+    "reshaped",
+    "strides_of",
+]
 
 At = tuple[Any, ...]  # an Index or scalar Node for each axis
 
@@ -62,9 +77,9 @@ def key(index: Index) -> tuple[Any, ...]:
 
 def bounds(index: Index) -> tuple[int, int]:
     """The lowest and highest value of an index over its axes."""
-    low = high = int(index.constant)  # type: ignore[arg-type]
+    low = high = extent(index.constant)
     for a, c in index.terms:
-        reach = int(c) * (int(a.extent) - 1)  # type: ignore[arg-type]
+        reach = extent(c) * (extent(a.extent) - 1)
         low, high = low + min(0, reach), high + max(0, reach)
     return low, high
 
@@ -75,7 +90,7 @@ def strides_of(shape: Shape) -> tuple[int, ...]:
     step = 1
     for d in reversed(shape):
         out.append(step)
-        step *= int(d)  # type: ignore[arg-type]
+        step *= extent(d)
     return tuple(reversed(out))
 
 
@@ -91,21 +106,21 @@ def divide(index: Index, n: int) -> tuple[Index, Index]:
     """index // n and index % n as affine indices. Raises NeedSplit where cutting an axis would make them affine."""
     if n == 1:
         return index, Index.at(0)
-    whole = [(a, int(c) // n) for a, c in index.terms if int(c) % n == 0]  # type: ignore[arg-type]
-    rest = [(a, int(c)) for a, c in index.terms if int(c) % n]  # type: ignore[arg-type]
-    base, constant = divmod(int(index.constant), n)  # type: ignore[arg-type]
+    whole = [(a, extent(c) // n) for a, c in index.terms if extent(c) % n == 0]
+    rest = [(a, extent(c)) for a, c in index.terms if extent(c) % n]
+    base, constant = divmod(extent(index.constant), n)
     quotient, remainder = Index(tuple(whole), base), Index(tuple(rest), constant)
     low, high = bounds(remainder)
     if low >= 0 and high < n:
         return quotient, remainder
     for a, c in rest:
-        if constant == 0 and c > 0 and n % c == 0 and int(a.extent) % (n // c) == 0 and int(a.extent) > n // c:  # type: ignore[arg-type]
+        if constant == 0 and c > 0 and n % c == 0 and extent(a.extent) % (n // c) == 0 and extent(a.extent) > n // c:
             raise NeedSplit(a, n // c)
     raise ValueError(f"{index} // {n} is not affine")
 
 
 def reshaped(at: Sequence[Index], source: Shape, shape: Shape) -> tuple[Index, ...]:
-    """The place in `source` of place `at` in `shape`, its reshape. Raises NeedSplit, or ValueError where none is affine."""
+    """The place in `source` of place `at` in `shape`, its reshape. Raises NeedSplit, or ValueError: none is affine."""
     out: list[Index] = [Index.at(0)] * len(source)
     i = j = 0
     while i < len(shape) or j < len(source):
@@ -116,19 +131,19 @@ def reshaped(at: Sequence[Index], source: Shape, shape: Shape) -> tuple[Index, .
             if m == n and i > lo_i and j > lo_j:
                 break
             if m <= n and i < len(shape):
-                m *= int(shape[i])  # type: ignore[arg-type]
+                m *= extent(shape[i])
                 i += 1
             elif j < len(source):
-                n *= int(source[j])  # type: ignore[arg-type]
+                n *= extent(source[j])
                 j += 1
             elif i < len(shape):
-                m *= int(shape[i])  # type: ignore[arg-type]
+                m *= extent(shape[i])
                 i += 1
             else:
                 break
         flat = flatten(at[lo_i:i], shape[lo_i:i])
         for k in range(j - 1, lo_j, -1):
-            flat, out[k] = divide(flat, int(source[k]))  # type: ignore[arg-type]
+            flat, out[k] = divide(flat, extent(source[k]))
         if j > lo_j:
             out[lo_j] = flat
     return tuple(out)

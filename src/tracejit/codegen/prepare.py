@@ -10,6 +10,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from tracejit.codegen.kernel import sizes
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
@@ -40,8 +41,8 @@ def split_reduction(n: Node) -> Node:
     """The reduction in two steps where it is large and leaves few values."""
     (x,) = n.inputs
     op: Any = n.op
-    shape = tuple(int(d) for d in x.shape)  # type: ignore[arg-type]
-    rows = prod(int(d) for d in n.shape)  # type: ignore[arg-type]
+    shape = sizes(x.shape)
+    rows = prod(sizes(n.shape))
     if prod(shape) < LARGE or rows >= FEW:
         return n
     cls = type(op)
@@ -49,7 +50,7 @@ def split_reduction(n: Node) -> Node:
     if rest and shape[first] >= 8:
         inner = Node.of(cls(tuple(rest)), (x,))
         return Node.of(cls((first,)), (inner,))
-    longest = max(op.axes, key=lambda a: shape[a])
+    _, longest = max((shape[a], a) for a in op.axes)
     parts = divisor(shape[longest])
     if parts is None:
         return n
@@ -63,7 +64,7 @@ def divisor(n: int) -> int | None:
     """A divisor of n that leaves blocks of some thousand elements, as near as there is one."""
     wanted = max(16, n // 4096)
     found = [d for d in range(8, min(n, 8 * wanted) + 1) if n % d == 0]
-    return min(found, key=lambda d: max(d, wanted) / min(d, wanted), default=None)
+    return min(((abs(d - wanted), d) for d in found), default=(0, None))[1]
 
 
 def plain_fold(n: Node) -> Node:

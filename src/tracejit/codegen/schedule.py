@@ -1,7 +1,7 @@
 """Graph -> Schedule: which values get memory, which loops make them, in what order.
 
-Fusion is substitution: `Op.element` says what one element of a node is, so a node that nobody needs in memory is computed
-inside its readers. The steps:
+Fusion is substitution: `Op.element` says what one element of a node is, so a node that nobody needs in memory is
+computed inside its readers. The steps:
 
  1. *anchors* are the nodes that own a loop: results, operands of library calls, reductions, and what several readers
     share and is not cheap. Reshapes and copies of a stored value are that value. The rest is pulled into anchors.
@@ -19,14 +19,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from math import prod
 from typing import Any, Protocol
 
-from tracejit.codegen.kernel import COST, Accumulator, Buffer, Kernel, Load, Slot, Stage, Store, indices, scalars
+from tracejit.codegen.kernel import (
+    COST,
+    Accumulator,
+    Buffer,
+    Kernel,
+    Load,
+    Slot,
+    Stage,
+    Store,
+    extent,
+    indices,
+    scalars,
+    sizes,
+)
 from tracejit.codegen.lanes import choose_lanes
+from tracejit.codegen.place import (
+    At,
+    Hole,
+    NeedSplit,
+    bounds,
+    flatten,
+    hole,
+    holes,
+    key,
+    operands,
+    place,
+    reshaped,
+    strides_of,
+)
 from tracejit.codegen.views import View
-from tracejit.codegen.place import At, Hole, NeedSplit, bounds, flatten, hole, holes, key, operands, place, reshaped, strides_of
 from tracejit.ir.dim import Shape
 from tracejit.ir.dtype import DType
 from tracejit.ir.graph import Graph
@@ -86,7 +112,7 @@ class Launch:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """Run one op as a whole. `inputs` are stored nodes; `match` is what the library made of it, None for a host step."""
+    """Run one op as a whole. `inputs` are stored nodes; `match` is what the library made of it, None on the host."""
 
     node: Node
     inputs: tuple[Node, ...]
@@ -195,7 +221,7 @@ class Group:
     before: int = 0  # bit set of the groups and calls it depends on, directly or not
 
     def level(self, a: Anchor) -> str:
-        """"full" for a value at each point, "row" for one at each kept point."""
+        """ "full" for a value at each point, "row" for one at each kept point."""
         return "row" if a.kind or self.space != a.space else "full"
 
 
@@ -247,7 +273,7 @@ class _Scheduler:
         if not op.is_pullable():
             return False
         if op.name in REDUCTIONS:  # over nothing: the host knows what that is
-            return prod(ints(n.inputs[0].shape)) > 0 or prod(ints(n.shape)) == 0
+            return prod(sizes(n.inputs[0].shape)) > 0 or prod(sizes(n.shape)) == 0
         return op.name in MOVEMENT or op.name == "random_bits" or self.supports(op, [i.dtype for i in n.inputs])
 
     def choose(self) -> None:
@@ -271,11 +297,18 @@ class _Scheduler:
             if n in self.stored:
                 cost[n] = depth[n] = 0
         sites: dict[Node, set[Node]] = {n: set() for n in self.nodes}  # the owners of loops that would compute the node
-        shared: dict[Node, int] = dict.fromkeys(self.nodes, 0)  # times each element is computed for readers at its point,
+        shared: dict[Node, int] = dict.fromkeys(
+            self.nodes, 0
+        )  # times each element is computed for readers at its point,
         moved: dict[Node, int] = dict.fromkeys(self.nodes, 0)  # and for readers elsewhere
         for n in reversed(self.nodes):
             times = shared[n] + moved[n]
-            if n not in self.stored and cost[n] > CHEAP and n.op.name not in MOVEMENT and (len(sites[n]) > 1 or times > 1):
+            if (
+                n not in self.stored
+                and cost[n] > CHEAP
+                and n.op.name not in MOVEMENT
+                and (len(sites[n]) > 1 or times > 1)
+            ):
                 self.stored.add(n)
             here, times = ({n}, 1) if n in self.stored else (sites[n], max(1, times))
             for i in n.inputs:
@@ -312,11 +345,11 @@ class _Scheduler:
 
     def build(self, n: Node) -> Anchor:
         """One attempt after another, cutting axes as reshapes ask for it."""
-        full = ints(n.inputs[0].shape) if n.op.name in OVER_AXES else ints(n.shape)
+        full = sizes(n.inputs[0].shape) if n.op.name in OVER_AXES else sizes(n.shape)
         if n.op.name in REDUCTIONS - OVER_AXES:
             probe = n.op.element(tuple(Index.at(0) for _ in n.shape), *operands(n))
             assert isinstance(probe, Reduce)
-            full = (*full, *ints(probe.extents))
+            full = (*full, *sizes(probe.extents))
         factors: list[list[int]] = [[d] for d in full]
         while True:
             axes = self.axes([f for fs in factors for f in fs])
@@ -384,7 +417,9 @@ class _Scheduler:
                     missing = True
             if missing:
                 continue
-            done[at] = substitute(draft, {h: done[place(h.op)] for h in open_ if isinstance(h.op, Hole)}) if open_ else draft
+            done[at] = (
+                substitute(draft, {h: done[place(h.op)] for h in open_ if isinstance(h.op, Hole)}) if open_ else draft
+            )
             stack.pop()
         return done[top]
 
@@ -400,7 +435,7 @@ class _Scheduler:
             if not all(isinstance(i, Index) for i in at):
                 raise NeedMemory(own)
             try:
-                return hole(x, reshaped(at, ints(x.shape), ints(n.shape)))
+                return hole(x, reshaped(at, sizes(x.shape), sizes(n.shape)))
             except ValueError:
                 raise NeedMemory(own) from None
         value = n.op.element(at, *operands(n))
@@ -490,7 +525,7 @@ class _Scheduler:
         return out
 
     def joins(self, a: Anchor, g: Group, owner: Mapping[Node, int]) -> bool:
-        """True where one kernel can hold the group and `a`, every value passed inside it at the point where it is made."""
+        """True where one kernel can hold the group and `a`: what it passes inside, it passes at the same point."""
         if g.size + a.size > LARGEST or len(g.anchors) >= 24:
             return False
         rename: Mapping[Axis, Axis] = {}
@@ -564,14 +599,9 @@ class _Scheduler:
         return Schedule(tuple(steps[k] for k in order), self.base)
 
 
-def ints(shape: Shape) -> tuple[int, ...]:
-    """A shape that is known."""
-    return tuple(int(d) for d in shape)  # type: ignore[arg-type]
-
-
 def extents(axes: Sequence[Axis]) -> tuple[int, ...]:
     """Extents of axes."""
-    return ints(tuple(a.extent for a in axes))
+    return sizes(a.extent for a in axes)
 
 
 def bits(before: Mapping[int, int], numbers: Any) -> int:
@@ -586,7 +616,7 @@ def growth(n: Node, i: Node) -> int:
     """How many elements of `n` read one of its operand `i`."""
     if n.op.name in ("pad", "concat", "slice", "flip", "transpose"):
         return 1
-    return max(1, prod(ints(n.shape)) // max(1, prod(ints(i.shape))))
+    return max(1, prod(sizes(n.shape)) // max(1, prod(sizes(i.shape))))
 
 
 def reduced_axes(op: Any) -> tuple[int, ...]:
@@ -648,7 +678,9 @@ class _Builder:
         ends = [a for a in g.anchors if g.level(a) == "row" and a.node in self.needed]
         if ends:
             values = [(a, self.slot_node(a) if a.kind else self.rewrite(a, last + 1)) for a in ends]
-            rows = [Store(self.buffer(a.node, "out"), self.ordered(renamed(a.index, self.rename(a))), v) for a, v in values]
+            rows = [
+                Store(self.buffer(a.node, "out"), self.ordered(renamed(a.index, self.rename(a))), v) for a, v in values
+            ]
             stages.append(Stage((), (), tuple(rows)))
         kernel = collapse(Kernel(self.kept, tuple(stages), tuple(self.buffers), "outer"))
         return Launch(choose_lanes(kernel), tuple(self.operands))
@@ -687,7 +719,7 @@ class _Builder:
         """The number of the buffer that stands for `n`."""
         if (n, use) not in self.numbers:
             self.numbers[n, use] = len(self.buffers)
-            self.buffers.append(Buffer(n.dtype, prod(ints(n.shape)), use))
+            self.buffers.append(Buffer(n.dtype, prod(sizes(n.shape)), use))
             self.operands.append(n)
         return self.numbers[n, use]
 
@@ -702,7 +734,9 @@ class _Builder:
             if (a.node, s) in self.written:
                 work.pop()
                 continue
-            waiting = [x for f in a.fetches if (x := self.inlined(f, s)) is not None and (x.node, s) not in self.written]
+            waiting = [
+                x for f in a.fetches if (x := self.inlined(f, s)) is not None and (x.node, s) not in self.written
+            ]
             if waiting:
                 work += waiting
                 continue
@@ -746,7 +780,7 @@ class _Builder:
         k = self.buffer(op.source, "out" if a is not None else "in")
         index = self.ordered(renamed(op.index, rename))
         low, high = bounds(index)
-        safe = not op.strides and low >= 0 and high < int(self.buffers[k].size)  # type: ignore[arg-type]
+        safe = not op.strides and low >= 0 and high < extent(self.buffers[k].size)
         return self.intern(Load(k, n.dtype, index, op.strides, safe), inputs, n.type)
 
     def ordered(self, index: Index) -> Index:
@@ -785,7 +819,7 @@ def every_index(kernel: Kernel) -> list[Index]:
 def mergeable(kernel: Kernel) -> tuple[Axis, Axis] | None:
     """Two neighbours (outer, inner) with outer * n + inner in every index."""
     runs = [kernel.outer, *dict.fromkeys(s.axes for s in kernel.stages)]
-    pairs = [(a, b) for run in runs for a, b in zip(run, run[1:])]
+    pairs = [(a, b) for run in runs for a, b in pairwise(run)]
     if not pairs:
         return None
     terms = [dict(i.terms) for i in every_index(kernel)]

@@ -1,7 +1,7 @@
-"""Strided views: what a chain of transposes, slices, flips, broadcasts and reshapes of a stored value is to a library kernel.
+"""Strided views: what a chain of transposes, slices, flips, broadcasts and reshapes is to a library kernel.
 
-So a library call reads `x.T[::2]` where it lies. A `pad` by zeros at the end of such a chain can be left to a kernel that
-pads as it reads.
+So a library call reads `x.T[::2]` where it lies. A `pad` by zeros at the end of such a chain can be left to a kernel
+that pads as it reads.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracejit.codegen.place import NeedSplit, flatten, operands, reshaped
-from tracejit.codegen.place import Hole as _Hole
+from tracejit.codegen.kernel import extent
+from tracejit.codegen.place import Hole, NeedSplit, flatten, operands, reshaped
 from tracejit.ir.dim import Shape
 from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
@@ -47,22 +47,22 @@ def view(n: Node) -> View:
 
 
 def padded_view(n: Node, axes_padded: Sequence[int]) -> tuple[View, tuple[Padding, ...]]:
-    """`n` as a padded view, where a `pad` by zeros lies below and pads none but `axes_padded`; the padding of each of those."""
+    """`n` as a view of what a `pad` by zeros below it pads, if none but `axes_padded`; and their padding."""
     axes, at = places(n.shape)
     base, at = descend(n, at)
-    plain = tuple(Padding(_int(n.shape[a])) for a in axes_padded)
+    plain = tuple(Padding(extent(n.shape[a])) for a in axes_padded)
     if base.op.name != "pad" or not is_zero(base.inputs[1]):
         return strided(base, at, axes), plain
     op, x = base.op, base.inputs[0]
-    low, high, interior = ([_int(v) for v in f] for f in (op.low, op.high, op.interior))  # type: ignore[attr-defined]
+    low, high, interior = ([extent(v) for v in f] for f in (op.low, op.high, op.interior))  # type: ignore[attr-defined]
     inner: list[Index] = list(at)
     found: dict[int, Padding] = {}
     new_axes = list(axes)
     for d, i in enumerate(at):
         if not (low[d] or high[d] or interior[d]):
             continue
-        size = _int(x.shape[d])
-        match = [a for a in axes_padded if axes[a] is not None and i == Index.of(axes[a])]  # type: ignore[arg-type]
+        size = extent(x.shape[d])
+        match = [a for a in axes_padded if (axis := axes[a]) is not None and i == Index.of(axis)]
         if len(match) == 1 and size > 0:
             new_axes[match[0]] = own = Axis(f"p{d}", size)
             inner[d] = Index.of(own) if size > 1 else Index.at(0)
@@ -75,7 +75,7 @@ def padded_view(n: Node, axes_padded: Sequence[int]) -> tuple[View, tuple[Paddin
 
 def places(shape: Shape) -> tuple[list[Axis | None], tuple[Index, ...]]:
     """An axis for each extent that is not 1, and the place they point at."""
-    axes = [Axis(f"v{d}", n) if _int(n) != 1 else None for d, n in enumerate(shape)]
+    axes = [Axis(f"v{d}", n) if extent(n) != 1 else None for d, n in enumerate(shape)]
     return axes, tuple(Index.of(a) if a is not None else Index.at(0) for a in axes)
 
 
@@ -90,7 +90,8 @@ def descend(n: Node, at: tuple[Index, ...]) -> tuple[Node, tuple[Index, ...]]:
                 return n, at
         elif n.op.name not in ("copy", "stop_gradient"):
             below = n.op.element(at, *operands(n))
-            assert isinstance(below, Node) and isinstance(below.op, _Hole)
+            assert isinstance(below, Node)
+            assert isinstance(below.op, Hole)
             at = below.op.at
         n = x
     return n, at
@@ -100,16 +101,9 @@ def strided(base: Node, at: Sequence[Index], axes: Sequence[Axis | None]) -> Vie
     """The view that a place in `base` amounts to."""
     flat = flatten(at, base.shape)
     terms = dict(flat.terms)
-    return View(base, _int(flat.constant), tuple(_int(terms.get(a, 0)) if a is not None else 0 for a in axes))
+    return View(base, extent(flat.constant), tuple(extent(terms.get(a, 0)) if a is not None else 0 for a in axes))
 
 
 def is_zero(n: Node) -> bool:
     """True where all elements are the constant 0 (not -0.0, which would show)."""
     return n.op.name == "const" and str(n.op.value) in ("0.0", "0", "False")  # type: ignore[attr-defined]
-
-
-def _int(x: object) -> int:
-    assert isinstance(x, int)
-    return x
-
-

@@ -12,38 +12,29 @@ maximum propagates NaN. f16 and bf16 are computed in f32. Mathematical functions
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, prod
 
-from tracejit.codegen.kernel import Accumulator, Buffer, Kernel, Load, Slot, Stage, Store, axes_of, scalars
+from tracejit.codegen.kernel import Accumulator, Buffer, Kernel, Load, Slot, Stage, Store, axes_of, extent, scalars
 from tracejit.codegen.lanes import step
 from tracejit.codegen.llvm import vectormath
-from tracejit.codegen.llvm.text import Function, Module, Type, Value, f32, f64, i1, i8, i16, i32, i64, of, ptr
-from tracejit.errors import BackendError
+from tracejit.codegen.llvm.text import Module, Type, Value, f32, f64, i1, i8, i16, i32, i64, of, ptr
 from tracejit.ir import dtype as dt
-from tracejit.ir.dim import Extent
 from tracejit.ir.dtype import DType
 from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.ops.loop import Inside, Position
 
-__all__ = ["Launch", "emit", "extent", "functions", "helpers", "launch", "supports"]
+__all__ = ["Launch", "emit", "functions", "helpers", "launch", "supports"]
 
 # Elements a unit of work covers where nothing else decides: long enough to hide the cost of starting it.
 CHUNK = 4096
 # Masked loads of 4 and 8 byte elements are single instructions on x86 with AVX2, loops elsewhere.
 HAS_MASKS = platform.machine() in ("x86_64", "AMD64")
-
-
-def extent(dim: Extent) -> int:
-    """The number of iterations of an axis: the one place where kernels learn an extent."""
-    if isinstance(dim, int):
-        return dim
-    raise BackendError(f"extent {dim} has no value yet; kernels are made for concrete shapes")
 
 
 # ---------------------------------------------------------------- how a kernel is cut
@@ -67,7 +58,7 @@ class Plan:
 
     @cached_property
     def width(self) -> int:
-        """Lanes: two registers of the widest type, more where little is done with each, fewer where the axis is short."""
+        """Lanes: two registers of the widest type; more where little is done with each, fewer on a short axis."""
         if not self.lengths:
             return 1
         nodes = [n for s in self.kernel.stages for n in scalars(roots(s))]
@@ -87,7 +78,9 @@ class Plan:
             return False
         groups = [self.vector] if self.vector else [s.axes[-1:] for s in self.kernel.stages if s.axes]
         loads = [n for n in nodes if isinstance(n.op, Load)]
-        return all(not n.inputs and step(n.op.index, g) in (0, 1) for n in loads for g in groups if isinstance(n.op, Load))
+        return all(
+            not n.inputs and step(n.op.index, g) in (0, 1) for n in loads for g in groups if isinstance(n.op, Load)
+        )
 
     @cached_property
     def vector(self) -> tuple[Axis, ...]:
@@ -117,7 +110,7 @@ class Plan:
 
     @cached_property
     def walks_down(self) -> bool:
-        """True where lanes read far apart, as in a transpose: units then go across, so that cache lines are used whole."""
+        """True where lanes read far apart, as in a transpose: units go across then, to use cache lines whole."""
         if not self.rest or any(s.axes for s in self.kernel.stages):
             return False
         loads = [n.op for s in self.kernel.stages for n in scalars(roots(s)) if isinstance(n.op, Load)]
@@ -257,12 +250,12 @@ def helpers(symbols: Iterable[str]) -> str:
 
 
 def emit(module: Module, kernel: Kernel, name: str, bits: int) -> None:
-    """Define `void name(ptr args, i64 lo, i64 hi, ptr scratch)` in `module`; operands that are not row buffers are args."""
+    """Define `void name(ptr args, i64 lo, i64 hi, ptr scratch)` in `module`; args are the buffers that are not rows."""
     _Emitter(module, Plan(kernel, bits), name).run()
 
 
 class _Emitter:
-    """Writes one kernel. `scopes` holds what has been computed, outermost loop first; a loop that ends drops its scope."""
+    """Writes one kernel. `scopes` hold what has been computed, outermost loop first; a loop that ends drops its own."""
 
     def __init__(self, module: Module, plan: Plan, name: str) -> None:
         self.plan, self.kernel, self.width = plan, plan.kernel, plan.width
@@ -325,7 +318,7 @@ class _Emitter:
             self.stages()
 
     @contextmanager
-    def lanes(self, group: tuple[Axis, ...], at: Value) -> Iterator[None]:
+    def lanes(self, group: tuple[Axis, ...], at: Value) -> Generator[None]:
         """Inside, `group` is cut into vectors and `at` is the number of lane 0's point."""
         for axis in group:
             self.axes[axis] = at  # stands for "known from here on": indices count the group as one
@@ -336,7 +329,7 @@ class _Emitter:
         self.vector, self.at, self.active = before
 
     @contextmanager
-    def scope(self, *axes: Axis) -> Iterator[None]:
+    def scope(self, *axes: Axis) -> Generator[None]:
         for axis in axes:
             self.level[axis] = len(self.scopes)
         self.scopes.append({})
@@ -369,11 +362,12 @@ class _Emitter:
         """The values whose lanes may differ."""
         out: set[Node] = set()
         for n in order:
-            if not axes_of(n.op).isdisjoint(self.vector) or any(i in out for i in n.inputs):
-                out.add(n)
-            elif isinstance(n.op, Slot) and self.plan.vector:
-                out.add(n)
-            elif isinstance(n.op, Load) and self.plan.vector and self.kernel.buffers[n.op.buffer].use == "row":
+            if (
+                not axes_of(n.op).isdisjoint(self.vector)
+                or any(i in out for i in n.inputs)
+                or (isinstance(n.op, Slot) and self.plan.vector)
+                or (isinstance(n.op, Load) and self.plan.vector and self.kernel.buffers[n.op.buffer].use == "row")
+            ):
                 out.add(n)
         return out
 
@@ -405,7 +399,9 @@ class _Emitter:
         """Every value of `order` that is known by now and not computed yet, in the scope it belongs to: this one."""
         here = len(self.scopes) - 1
         due = [n for n in order if not self.has(n) and (last or self.depth(n) <= here)]
-        self.loads([n for n in due if isinstance(n.op, Load) and not n.inputs and n in self.varying and self.is_even(n.op)])
+        self.loads(
+            [n for n in due if isinstance(n.op, Load) and not n.inputs and n in self.varying and self.is_even(n.op)]
+        )
         for n in due:
             if n not in self.scopes[here]:
                 self.scopes[here][n] = self.operation(n)
@@ -455,9 +451,7 @@ class _Emitter:
         if is_square(n):
             return args[0] * args[0]
         t = "f64" if n.dtype is dt.float64 else "f32"
-        self.f.module.declare(
-            vectormath.symbol(op.name, t, self.width), vectormath.declaration(op.name, t, self.width)
-        )
+        self.f.module.declare(vectormath.symbol(op.name, t, self.width), vectormath.declaration(op.name, t, self.width))
         return self.f.call(vectormath.symbol(op.name, t, self.width), args[0].type, *args)
 
     def index(self, index: Index) -> Value:
@@ -562,7 +556,9 @@ class _Emitter:
             assert isinstance(op, Load)
             buffer = self.kernel.buffers[op.buffer]
             if buffer.use == "row":
-                self.scopes[-1][n] = self.widen(self.f.load(memory(op.dtype).wide(self.width), self.row(op.buffer, op.index)), op.dtype)
+                self.scopes[-1][n] = self.widen(
+                    self.f.load(memory(op.dtype).wide(self.width), self.row(op.buffer, op.index)), op.dtype
+                )
                 continue
             at = self.index(op.index)
             if op.safe and self.active is None:
@@ -600,7 +596,9 @@ class _Emitter:
         sides: list[tuple[list[Value], str]] = []
         for block in (then, other):
             f._start(block)
-            sides.append(([self.direct(op, at) if block == then else self.clamped(op, at) for op, at in loads], f._block))
+            sides.append(
+                ([self.direct(op, at) if block == then else self.clamped(op, at) for op, at in loads], f._block)
+            )
             f.line(f"br label %{end}")
         f._start(end)
         (a, from_a), (b, from_b) = sides
@@ -750,7 +748,9 @@ class _Emitter:
         wins = compare("gt" if a.kind == "argmax" else "lt", v, w, dtype)
         if dtype.kind == "f":
             wins = (wins & ~w.is_nan()) | (v.is_nan() & ~w.is_nan())
-        same = compare("eq", v, w, dtype) if dtype.kind != "f" else compare("eq", v, w, dtype) | (v.is_nan() & w.is_nan())
+        same = (
+            compare("eq", v, w, dtype) if dtype.kind != "f" else compare("eq", v, w, dtype) | (v.is_nan() & w.is_nan())
+        )
         earlier = self.f.emit(f"icmp ult {p.type} {p.name}, {q.name}", p.type.mask)  # -1 is the largest
         wins = wins | (same & earlier)
         return [wins.select(v, w), wins.select(p, q)]

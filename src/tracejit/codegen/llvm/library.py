@@ -1,7 +1,7 @@
 """Library calls: which nodes have a kernel of their own, where that reads its operands, and the step that runs it.
 
-Products and convolutions read views where they lie; the others want whole arrays. What is not here has loops made for it
-(`emit.py`) or runs on the host.
+Products and convolutions read views where they lie; the others want whole arrays. What is not here has loops made for
+it (`emit.py`) or runs on the host.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import cache
 from math import prod
 from typing import Any
 
+from tracejit.codegen.kernel import sizes
 from tracejit.codegen.llvm import conv, matmul, order, scatter
 from tracejit.codegen.place import strides_of
 from tracejit.codegen.views import Padding, View, is_zero, padded_view, view
@@ -26,7 +27,7 @@ HALVES = ("f16", "bf16")
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """The operands of a node with a library kernel, as views; `padding` of the spatial axes of a convolution's input."""
+    """The operands of a node with a library kernel, as views; `padding` of a convolution's spatial axes."""
 
     operands: tuple[View, ...]
     padding: tuple[Padding, ...] = ()
@@ -47,7 +48,7 @@ class Routine:
 
 def match(n: Node) -> Match | None:
     """Where the node has a library kernel: how it reads its operands."""
-    if n.op.name not in _ROUTINES or any(prod(_ints(x.shape)) == 0 for x in n.inputs):
+    if n.op.name not in _ROUTINES or any(prod(sizes(x.shape)) == 0 for x in n.inputs):
         return None
     dtype = n.inputs[0].dtype.name
     match n.op.name:
@@ -56,7 +57,7 @@ def match(n: Node) -> Match | None:
             return Match((a, b)) if dtype in FLOATS and batch(n, (a, b)) is not None else None
         case "conv":
             spatial = len(n.shape) - 3
-            if dtype not in FLOATS or not 1 <= spatial <= 3 or prod(_ints(n.shape)) == 0:
+            if dtype not in FLOATS or not 1 <= spatial <= 3 or prod(sizes(n.shape)) == 0:
                 return None
             x, padding = padded_view(n.inputs[0], range(3, 3 + spatial))
             return Match((x, view(n.inputs[1])), padding)
@@ -77,7 +78,7 @@ def whole(n: Node) -> View:
 
 def batch(n: Node, operands: Sequence[View]) -> tuple[tuple[int, int], list[tuple[int, int]]] | None:
     """Batch extents as (outer, inner), and the strides of each operand, where neighbouring axes merge into two."""
-    extents = _ints(n.shape[:-2])
+    extents = sizes(n.shape[:-2])
     axes = [(e, [v.strides[k] for v in operands]) for k, e in enumerate(extents) if e != 1]
     while len(axes) > 2:
         for k in range(len(axes) - 1):
@@ -106,20 +107,24 @@ def arguments(code: engine.Code, call: matmul.Call, operands: Mapping[str, int])
 
 def _matmul(n: Node, found: Match, bits: int) -> Routine:
     name = n.dtype.name
-    return arguments(_code(matmul.kernel_text, name, bits), matmul.plan(name, matrices(n, found), bits), {"a": 0, "b": 1})
+    return arguments(
+        _code(matmul.kernel_text, name, bits), matmul.plan(name, matrices(n, found), bits), {"a": 0, "b": 1}
+    )
 
 
 def _conv(n: Node, found: Match, bits: int) -> Routine:
     name = n.dtype.name
-    return arguments(_code(conv.kernel_text, name, bits), conv.plan(name, convolution(n, found), bits), {"x": 0, "w": 1})
+    return arguments(
+        _code(conv.kernel_text, name, bits), conv.plan(name, convolution(n, found), bits), {"x": 0, "w": 1}
+    )
 
 
 def _scatter(n: Node, found: Match, bits: int) -> Routine:
     op: Any = n.op
     name, along, zero = n.dtype.name, n.op.name == "scatter_along", is_zero(n.inputs[0])
-    indices = _ints(n.inputs[1].shape)
+    indices = sizes(n.inputs[1].shape)
     count = indices[op.axis] if along else prod(indices)
-    call = scatter.plan(name, op.mode, along, _ints(n.shape), op.axis, count, from_zero=zero)
+    call = scatter.plan(name, op.mode, along, sizes(n.shape), op.axis, count, from_zero=zero)
     operands = {"indices": 0, "updates": 1} if zero else {"x": 0, "indices": 1, "updates": 2}
     return arguments(_code(scatter.kernel_text, name, op.mode, along, bits), call, operands)
 
@@ -127,13 +132,13 @@ def _scatter(n: Node, found: Match, bits: int) -> Routine:
 def _sort(n: Node, found: Match, bits: int) -> Routine:
     op: Any = n.op
     x = n.inputs[0]
-    call = order.plan_sort(x.dtype.name, op.descending, _ints(x.shape), op.axis)
+    call = order.plan_sort(x.dtype.name, op.descending, sizes(x.shape), op.axis)
     return arguments(_code(order.sort_text, x.dtype.name, op.descending), call, {"x": 0, "y": -1, "indices": -2})
 
 
 def _cumulative(n: Node, found: Match, bits: int) -> Routine:
     op: Any = n.op
-    call = order.plan_cumulative(n.dtype.name, op.name, _ints(n.shape), op.axis)
+    call = order.plan_cumulative(n.dtype.name, op.name, sizes(n.shape), op.axis)
     return arguments(_code(order.cumulative_text, n.dtype.name, op.name, bits), call, {"x": 0})
 
 
@@ -152,12 +157,18 @@ def matrices(n: Node, found: Match) -> matmul.Matrices:
     """A matmul in its kernel's terms."""
     extents = batch(n, found.operands)
     assert extents is not None
-    sizes, strides = extents
+    outer_inner, strides = extents
     (am, ak), (bk, bn) = (v.strides[-2:] for v in found.operands)
-    m, cols = _ints(n.shape[-2:])
-    k = _ints(n.inputs[0].shape)[-1]
+    m, cols = sizes(n.shape[-2:])
+    k = sizes(n.inputs[0].shape)[-1]
     return matmul.Matrices(
-        m, cols, k, (*strides[0], am, ak), (*strides[1], bk, bn), (sizes[1] * m * cols, m * cols, cols), sizes
+        m,
+        cols,
+        k,
+        (*strides[0], am, ak),
+        (*strides[1], bk, bn),
+        (outer_inner[1] * m * cols, m * cols, cols),
+        outer_inner,
     )
 
 
@@ -172,7 +183,7 @@ def convolution(n: Node, found: Match) -> conv.Convolution:
         a, b, c = (*fill, *values)
         return a, b, c
 
-    op, shape, out = n.op, _ints(n.inputs[1].shape), _ints(n.shape)
+    op, shape, out = n.op, sizes(n.inputs[1].shape), sizes(n.shape)
     return conv.Convolution(
         n=out[0], g=out[1], o=out[2], c=shape[2],
         size=three([p.size for p in found.padding], ones),
@@ -186,7 +197,3 @@ def convolution(n: Node, found: Match) -> conv.Convolution:
         w=(*w.strides[:3], *three(w.strides[3:], missing)),
         y=(out[1] * out[2] * prod(out[3:]), out[2] * prod(out[3:]), prod(out[3:])),
     )  # fmt: skip
-
-
-def _ints(shape: Sequence[object]) -> tuple[int, ...]:
-    return tuple(int(d) for d in shape)  # type: ignore[call-overload]

@@ -1,15 +1,16 @@
-"""Schedule -> native Executable: where each value lives, the order of steps, one module of kernels, and the call itself.
+"""Schedule -> native Executable: where values live, the order of steps, one module of kernels, and the call itself.
 
-A value lives in an output array, in the parameter it updates, in the arena of its segment, or (made on one side of a host
-step and read on the other) in an array of its own. Segments are runs of native steps: one `Program` each.
+A value lives in an output array, in the parameter it updates, in the arena of its segment, or (made on one side of a
+host step and read on the other) in an array of its own. Segments are runs of native steps: one `Program` each.
 
-An update goes straight into its parameter where no one can tell: the kernel that makes it reads each old element only to
-make its successor, every other reader of the old value runs before, and nothing that can still fail comes after. Otherwise
-it is made elsewhere and copied at the end.
+An update goes straight into its parameter where no one can tell: the kernel that makes it reads each old element only
+to make its successor, every other reader of the old value runs before, and nothing that can still fail comes after.
+Otherwise it is made elsewhere and copied at the end.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import weakref
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from tracejit.codegen import arena
-from tracejit.codegen.kernel import Buffer, Kernel, Load, Stage, Store
+from tracejit.codegen.kernel import Buffer, Kernel, Load, Stage, Store, sizes
 from tracejit.codegen.llvm import emit, library, vectormath
 from tracejit.codegen.llvm.text import Module
 from tracejit.codegen.prepare import prepare
@@ -33,7 +34,7 @@ from tracejit.ir.dtype import DType
 from tracejit.ir.graph import Graph
 from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
-from tracejit.ir.op import Array, ArrayConst, Param
+from tracejit.ir.op import Array, ArrayConst
 from tracejit.ir.types import TensorType, TupleType
 from tracejit.runtime import buffer, engine
 from tracejit.runtime.program import Arena, Arg, Check, External, Int, Program, Step
@@ -177,7 +178,7 @@ class Layout:
                 temps += 1
                 first = self.copy(new, saved)
                 for s in self.late:
-                    if self.home.get(new) in (self.home[w] for w in s.writes if w in self.home):
+                    if any(self.home.get(w) == self.home[new] for w in s.writes):
                         self.after[s].add(first)
                 last = self.copy(new, self.home[old])
                 last = self.redirect(last, saved)
@@ -253,7 +254,7 @@ class SavedCopy(Copy):
 
 def copy_launch(n: Node) -> Launch:
     """A kernel that copies a stored node."""
-    return Launch(copy_kernel(n.dtype, prod(int(d) for d in n.shape)), (n, n))  # type: ignore[arg-type]
+    return Launch(copy_kernel(n.dtype, prod(sizes(n.shape))), (n, n))
 
 
 def copy_kernel(dtype: DType, size: int) -> Kernel:
@@ -312,7 +313,9 @@ class Native:
         """Segments between host steps, and after which step of them each check is due."""
         self._segments: list[Segment | Call] = []
         self._due: dict[int, int] = {}  # check -> step of its segment
-        self._host_checks: dict[int, list[int]] = {}  # checks of values that are given, or made by the host: before a part
+        self._host_checks: dict[
+            int, list[int]
+        ] = {}  # checks of values that are given, or made by the host: before a part
         at: dict[Node, tuple[int, int]] = {}
         for s in self.layout.order:
             if is_host(s):
@@ -350,7 +353,7 @@ class Native:
                     made[n] = k
                 for n in (*s.reads, *s.writes):
                     used.setdefault(n, set()).add(k)
-        shape_of = {n: prod(int(d) for d in n.shape) * n.dtype.itemsize for n in used if not isinstance(n.type, TupleType)}  # type: ignore[arg-type]
+        shape_of = {n: prod(sizes(n.shape)) * n.dtype.itemsize for n in used if not isinstance(n.type, TupleType)}
         for n, parts in used.items():
             if n in home or isinstance(n.type, TupleType):
                 continue
@@ -368,7 +371,9 @@ class Native:
                         life[n] = arena.Lifetime(shape_of[n], first, i)
             offsets, self._arena[k] = arena.place(life)
             self._offsets |= offsets
-        self._saved = sorted({s.target.number for s in self.layout.order if isinstance(s, Copy) and s.target.kind == "temp"})
+        self._saved = sorted(
+            {s.target.number for s in self.layout.order if isinstance(s, Copy) and s.target.kind == "temp"}
+        )
 
     @cached_property
     def _bases(self) -> dict[str, int]:
@@ -393,7 +398,13 @@ class Native:
             steps.append(self._call(s) if isinstance(s, Call) else self._launch(s))
         checks = [self._check(c) for c in part.checks]
         number = self._segments.index(part)
-        return Program(steps, self._arena[number], self._externals, checks, tuple(dict.fromkeys([*self._code.values(), *self._needs])))
+        return Program(
+            steps,
+            self._arena[number],
+            self._externals,
+            checks,
+            tuple(dict.fromkeys([*self._code.values(), *self._needs])),
+        )
 
     def _launch(self, s: Launch | Copy) -> Step:
         kernel = s.kernel if isinstance(s, Launch) else s.launch.kernel
@@ -425,7 +436,12 @@ class Native:
         bound, restore = self._bind(arrays)
         outputs = [buffer.empty(shape, dtype) for shape, dtype in self._output_types]
         # What the program sees, in the order of `_bases`; host steps fill in what they make.
-        places = [*bound, *self._constants, *outputs, *(buffer.empty(shape, dtype) for shape, dtype in self._temp_types)]
+        places = [
+            *bound,
+            *self._constants,
+            *outputs,
+            *(buffer.empty(shape, dtype) for shape, dtype in self._temp_types),
+        ]
         if self._is_plain:
             if (failed := self._parts[0].run_arrays(places)) >= 0:  # type: ignore[union-attr]
                 return self._miss(self._segments[0].checks[failed], places)  # type: ignore[union-attr]
@@ -465,7 +481,9 @@ class Native:
             if type(a) is not np.ndarray:  # NumPy's scalars, and subclasses
                 a, plain = np.asarray(a), False
             if a.shape != shape or a.dtype != dtype:
-                raise BackendError(f"parameter {k} of @{self.graph.name} is {dtype}{list(shape)}, got {a.dtype}{list(a.shape)}")
+                raise BackendError(
+                    f"parameter {k} of @{self.graph.name} is {dtype}{list(shape)}, got {a.dtype}{list(a.shape)}"
+                )
             if not (a.flags.c_contiguous and a.flags.aligned):
                 plain = False
                 bound.append(np.array(a, order="C"))
@@ -482,7 +500,7 @@ class Native:
         """Give parameters that share memory with one that is updated a copy of their own; True if there were any."""
         spans = [(buffer.address(a), buffer.address(a) + a.nbytes) for a in bound]
         rising = sorted(s for s in spans if s[0] < s[1])
-        if all(hi <= lo for (_, hi), (lo, _) in zip(rising, rising[1:])):
+        if all(hi <= lo for (_, hi), (lo, _) in itertools.pairwise(rising)):
             return False
         shared = {
             k
@@ -499,12 +517,14 @@ class Native:
         return self._external(self.layout.home[n]).index
 
     def _host(self, call: Call, places: list[Array]) -> None:
-        args = [places[self._index(b)].reshape(tuple(i.shape)) for i, b in zip(call.node.inputs, call.inputs, strict=True)]
+        args = [
+            places[self._index(b)].reshape(sizes(i.shape)) for i, b in zip(call.node.inputs, call.inputs, strict=True)
+        ]
         made = call.node.op.eval(*args)
         several = isinstance(call.node.type, TupleType)
         for n in call.outputs:
             value = np.ascontiguousarray(made[n.op.index] if several else made)  # type: ignore[attr-defined]
-            places[self._index(n)] = own(value, places).reshape(tuple(n.shape))
+            places[self._index(n)] = own(value, places).reshape(sizes(n.shape))
 
     def _host_check(self, part: int, places: Sequence[Array]) -> Miss | None:
         for k in self._host_checks.get(part, ()):
@@ -518,7 +538,7 @@ class Native:
 
 def array_type(n: Node) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Shape and dtype of the array that holds a node."""
-    return tuple(int(d) for d in n.shape), n.dtype.numpy  # type: ignore[arg-type]
+    return sizes(n.shape), n.dtype.numpy
 
 
 def moved(place: Arg, nbytes: int) -> Arg:
@@ -554,10 +574,12 @@ def kernels_code(kernels: Sequence[Kernel], bits: int) -> dict[str, engine.Code]
     for name, k in unique.items():
         emit.emit(module, k, name, bits)
     text = module.text()
-    needs = [engine.compile(vectormath.module([f])) for f in sorted({f for k in unique.values() for f in emit.functions(k, bits)})]
+    needs = [
+        engine.compile(vectormath.module([f]))
+        for f in sorted({f for k in unique.values() for f in emit.functions(k, bits)})
+    ]
     if helpers := set(_HELPER.findall(text)):
         needs.append(engine.compile(emit.helpers(helpers)))
     symbols = {name: address for code in needs for name, address in code.symbols.items()}
     code = engine.compile(text, symbols=symbols, needs=needs)
     return {symbol_of(k): code for k in kernels}
-
