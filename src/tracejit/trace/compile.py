@@ -203,10 +203,11 @@ class Compiled:
         """Run the call recorded; compile where an earlier recording of the same path agrees."""
         bucket.pending = [p for p in bucket.pending if not p.link.dead]
         valid = [p for p in bucket.pending if p.blocked(call) is None]
+        net = not valid or bucket.astray
         bucket.recordings += 1
         self.__dict__["recordings"] += 1
         try:
-            result, found = record(self.domain, self.function, args, kwargs, call, self.name)
+            result, found = record(self.domain, self.function, args, kwargs, call, self.name, net=net)
         except Exception as e:
             self.refuse(bucket, seen, (Reason(f"it raised {type(e).__name__}", None),))
             raise
@@ -220,14 +221,14 @@ class Compiled:
             bucket.pending.remove(earlier)
             if earlier.fingerprint != found.fingerprint:
                 self.refuse(
-                    bucket,
-                    seen,
-                    (Reason("two recordings of the same path differ: it depends on something unseen", None),),
+                    bucket, seen, (Reason("two recordings of one path differ: it depends on something unseen", None),)
                 )
-                return result
-            self.install(bucket, found, seen, settings)
+            else:
+                self.install(bucket, earlier, seen, settings)  # the one that was recorded over the net
             return result
-        bucket.pending = [*bucket.pending[-3:], found]
+        if net:
+            bucket.pending = [*bucket.pending[-3:], found.seal(self.domain)]
+        bucket.astray = not net
         return result
 
     def install(self, bucket: Bucket, rec: Recording, seen: tuple[Any, ...], settings: config.Config) -> None:

@@ -123,10 +123,11 @@ class _Text:
             "hooks_of": domain.get_hooks,
             "stamp_of": stamp_of,
         }
-        self.names |= {"token": abc.get_cache_token, "contents": contents}
+        self.names |= {"token": abc.get_cache_token, "contents": contents, "items": dict.items, "length": dict.__len__}
         self.on_death = on_death
         self.refs: dict[int, tuple[Any, str, bool]] = {}  # id -> (weakref or object, name, weak)
         self.loaded: dict[int, str] = {}  # owners already in a local
+        self.spaces: dict[int, str] = {}  # ... and their __dict__
 
     def constant(self, x: Any) -> str:
         """A name for an object that is held."""
@@ -185,68 +186,71 @@ def build(cells: Iterable[Cell], domain: Domain, on_death: Callable[[Any], None]
     """The checker of `cells`; `on_death` is called when something they are about dies."""
     ordered = tuple(sorted(cells, key=lambda c: _ORDER.index(c.kind)))
     text = _Text(domain, on_death)
-    spaces: dict[int, str] = {}
     for k, c in enumerate(ordered):
-        leave = f": return {k}"
-        if c.kind == "abc":
-            text.lines.append(f"if token() != {text.constant(c.value)}" + leave)
-            continue
-        o = text.owner(c.owner, k)
-        if c.kind == "ivar":
-            if id(c.owner) not in spaces:
-                spaces[id(c.owner)] = d = f"d{len(spaces)}"
-                text.lines.append(f"{d} = {o}.__dict__")
-            text.lines.append(f"if {text.differs(f'get({spaces[id(c.owner)]}, {c.key!r}, A)', c.value)}" + leave)
-        elif c.kind == "item":
-            key = _key(text, c.key)
-            text.lines.append(f"if {text.differs(f'get({o}, {key}, A)', c.value)}" + leave)
-        elif c.kind == "class":
-            text.lines.append(f"if {text.differs(f'{o}.__dict__.get({c.key!r}, A)', c.value)}" + leave)
-        elif c.kind == "closure":
-            text.lines.append(f"if {text.differs(f'contents({o})', c.value)}" + leave)
-        elif c.kind == "member":
-            text.lines.append(f"if {text.differs(f'getattr({o}, {c.key.__name__!r}, A)', c.value)}" + leave)
-        elif c.kind == "fattr":
-            text.lines.append(f"if {text.differs(f'getattr({o}, {c.key!r}, A)', c.value)}" + leave)
-        elif c.kind == "type":
-            text.lines.append(f"if {text.differs(f'type({o})', c.value)}" + leave)
-        elif c.kind == "tensor":
-            text.lines.append(f"if facts({o}) != {text.constant(c.value)}" + leave)
-        elif c.kind == "grad":
-            if c.value is None:
-                text.lines.append(f"if grad_of({o}) is not None" + leave)
-            else:
-                text.lines.append(f"if (x := grad_of({o})) is None or facts(x) != {text.constant(c.value)}" + leave)
-        elif c.kind == "hooks":
-            text.lines.append(f"if hooks_of({o})" + leave)
-        elif c.kind in ("list", "set"):
-            text.lines.append(f"if not same_each(tuple({o}), {text.constant(text.snapshot(c.value))})" + leave)
-        elif c.kind == "dict":
-            text.lines.append(
-                f"if not same_items(tuple(dict.items({o})), {text.constant(text.snapshot(c.value))})" + leave
-            )
-        elif c.kind == "ivars":
-            text.lines.append(
-                f"if not same_items(tuple({o}.__dict__.items()), {text.constant(text.snapshot(c.value))})" + leave
-            )
-        elif c.kind == "function":
-            code, defaults, keywords = c.value
-            text.lines.append(
-                f"if {o}.__code__ is not {text.constant(code)} or {o}.__defaults__ is not {text.constant(defaults)}"
-                f" or not same_items(tuple(({o}.__kwdefaults__ or {{}}).items()), {text.constant(keywords)})" + leave
-            )
-        elif c.kind == "mro":
-            text.lines.append(f"if {o}.__mro__ is not {text.constant(c.value)}" + leave)
-        elif c.kind == "stamp":
-            text.lines.append(f"if not same(stamp_of({o}), {text.constant(c.value)})" + leave)
-        else:
-            raise AssertionError(c.kind)
-    body = "\n    ".join([*text.lines, "return -1"])
-    source = f"def check():\n    {body}\n"
+        owner = "" if c.kind == "abc" else text.owner(c.owner, k)
+        text.lines.append(f"if {_DIFFERS[c.kind](text, owner, c)}: return {k}")
+    source = "\n    ".join(["def check():", *text.lines, "return -1\n"])
     space: dict[str, Any] = dict(text.names)
     exec(compile(source, "<tracejit guard>", "exec"), space)
     rows = tuple(row_of(c, text) for c in ordered)
     return Guard(space["check"], rows, source, tuple(r[0] for r in text.refs.values()))
+
+
+# -- for each kind of cell, the condition that it differs, given the code for its owner
+
+
+def _ivar(text: _Text, o: str, c: Cell) -> str:
+    space = text.spaces.get(id(c.owner))
+    if space is None:
+        space = text.spaces[id(c.owner)] = f"d{len(text.spaces)}"
+        text.lines.append(f"{space} = {o}.__dict__")
+    return text.differs(f"get({space}, {c.key!r}, A)", c.value)
+
+
+def _elements(text: _Text, o: str, c: Cell) -> str:
+    return f"not same_each(tuple({o}), {text.constant(text.snapshot(c.value))})" if c.value else f"len({o})"
+
+
+def _items(text: _Text, o: str, c: Cell) -> str:
+    if not c.value:
+        return f"length({o})"
+    return f"not same_items(tuple(items({o})), {text.constant(text.snapshot(c.value))})"
+
+
+def _grad(text: _Text, o: str, c: Cell) -> str:
+    if c.value is None:
+        return f"grad_of({o}) is not None"
+    return f"(x := grad_of({o})) is None or facts(x) != {text.constant(c.value)}"
+
+
+def _function(text: _Text, o: str, c: Cell) -> str:
+    code, defaults, keywords = c.value
+    return (
+        f"{o}.__code__ is not {text.constant(code)} or {o}.__defaults__ is not {text.constant(defaults)}"
+        f" or not same_items(tuple(({o}.__kwdefaults__ or {{}}).items()), {text.constant(keywords)})"
+    )
+
+
+_DIFFERS: dict[str, Callable[[_Text, str, Cell], str]] = {
+    "ivar": _ivar,
+    "item": lambda text, o, c: text.differs(f"get({o}, {_key(text, c.key)}, A)", c.value),
+    "class": lambda text, o, c: text.differs(f"{o}.__dict__.get({c.key!r}, A)", c.value),
+    "closure": lambda text, o, c: text.differs(f"contents({o})", c.value),
+    "member": lambda text, o, c: text.differs(f"getattr({o}, {c.key.__name__!r}, A)", c.value),
+    "fattr": lambda text, o, c: text.differs(f"getattr({o}, {c.key!r}, A)", c.value),
+    "type": lambda text, o, c: text.differs(f"type({o})", c.value),
+    "tensor": lambda text, o, c: f"facts({o}) != {text.constant(c.value)}",
+    "grad": _grad,
+    "hooks": lambda text, o, c: f"hooks_of({o})",
+    "list": _elements,
+    "set": _elements,
+    "dict": _items,
+    "ivars": lambda text, o, c: _items(text, f"{o}.__dict__", c),
+    "function": _function,
+    "mro": lambda text, o, c: f"{o}.__mro__ is not {text.constant(c.value)}",
+    "stamp": lambda text, o, c: f"not same(stamp_of({o}), {text.constant(c.value)})",
+    "abc": lambda text, o, c: f"token() != {text.constant(c.value)}",
+}
 
 
 def _key(text: _Text, key: Any) -> str:

@@ -56,14 +56,15 @@ def _is_support(module: Any) -> bool:
     )  # fmt: skip
 
 
-def run(r: Recorder, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """f(*args, **kwargs) inside recording r."""
+def run(r: Recorder, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, net: bool) -> Any:
+    """f(*args, **kwargs) inside recording r, with the net under it or not (it is most of the cost of a recording)."""
     profile, limit = sys.getprofile(), sys.getrecursionlimit()
     r.invoke = functools.partial(calls.call, r)
     with opened(r):
         # A hook is three Python frames; user code that recurses deep must not notice them.
         sys.setrecursionlimit(limit * 4)
-        sys.setprofile(_net(r))
+        if net:
+            sys.setprofile(_net(r))
         try:
             return r.invoke(f, args, kwargs)
         finally:

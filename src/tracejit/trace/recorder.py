@@ -23,7 +23,6 @@ from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.trace.builder import GraphBuilder
 from tracejit.trace.domain import Domain
-from tracejit.trace.instrument import is_instrumented
 
 __all__ = ["ABSENT", "Cell", "Reason", "Recorder", "active", "opened"]
 
@@ -109,18 +108,18 @@ class Reason:
         return f"{self.where}: {self.text}" if self.where else self.text
 
 
+_PACKAGE = __file__.rsplit("/", 2)[0] + "/"
+
+
 def where() -> str | None:
-    """file:line of the innermost frame of user code."""
+    """file:line of the innermost frame of user code. Instrumented copies keep their file name."""
     f: types.FrameType | None = sys._getframe(1)
-    inner: str | None = None
     while f is not None:
-        if is_instrumented(f.f_code):
-            place = f"{f.f_code.co_filename.rsplit('/', 1)[-1]}:{f.f_lineno}"
-            if not str(f.f_globals.get("__name__", "")).startswith("tracejit."):
-                return place
-            inner = inner or place
+        name = f.f_code.co_filename
+        if not name.startswith(_PACKAGE):
+            return f"{name.rsplit('/', 1)[-1]}:{f.f_lineno}"
         f = f.f_back
-    return inner
+    return None
 
 
 class Recorder:
@@ -130,9 +129,8 @@ class Recorder:
         self.domain = domain
         self.builder = GraphBuilder(where)
         self.tape_start = domain.tape_position()  # tape entries with a smaller `seq` were made outside
-        self.invoke: Callable[..., Any] = lambda f, args, kwargs=None: f(
-            *args, **(kwargs or {})
-        )  # how hooks call: `calls.call`
+        # How hooks call: `calls.call`, set while the recording is open.
+        self.invoke: Callable[..., Any] = lambda f, args, kwargs=None: f(*args, **(kwargs or {}))
         self.cells: dict[tuple[Any, ...], Cell] = {}
         self.reasons: list[Reason] = []
         self.fresh: dict[int, Any] = {}  # made in this recording; kept alive so that ids stay theirs
@@ -201,7 +199,7 @@ class Recorder:
             )  # guard through the object: its __dict__ is not kept
         k = (kind, id(owner), (type(key), key) if type(key) in IMMUTABLE else id(key))
         if k not in self.cells:
-            self.cells[k] = Cell(kind, owner, key, value, where())
+            self.cells[k] = Cell(kind, owner, key, value, where() if kind in _SHOWN else None)
             self.keep.append((owner, key, value))
         return value
 
@@ -328,7 +326,12 @@ class Recorder:
         """`op` ran."""
         for t in inputs:
             self.touch(t)
-            if not self.closing and self.domain.needs_grad(t) and op.name != "stop_gradient" and not any(map(self.domain.has_tape, outputs)):
+            if (
+                not self.closing
+                and self.domain.needs_grad(t)
+                and op.name != "stop_gradient"
+                and not any(map(self.domain.has_tape, outputs))
+            ):
                 self.not_replayable = "it holds operations that are kept off the tape"
         self.builder.emit(op, inputs, outputs)
 
@@ -439,6 +442,9 @@ class Recorder:
             self.builder.check(reshape(one, ()), python_number(values[i]), kind)
 
 
+_SHOWN = frozenset(
+    ("ivar", "item", "closure", "member", "fattr", "dict", "list", "set", "ivars")
+)  # the user's line helps here
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes whose contents can change
 FRESH_ITERATORS: frozenset[type] = frozenset(
     (

@@ -13,14 +13,14 @@ from tracejit.errors import AutogradError
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.printer import fingerprint
-from tracejit.trace import net
 from tracejit.trace.builder import Check
 from tracejit.trace.domain import Domain
 from tracejit.trace.guard import Guard, bits
 from tracejit.trace.guard import build as build_guard
 from tracejit.trace.key import Call
+from tracejit.trace.net import run
 from tracejit.trace.outputs import Argument, Grad, Held, Plan, Planner, watch
-from tracejit.trace.recorder import Reason, Recorder, opened
+from tracejit.trace.recorder import Cell, Reason, Recorder, opened
 
 __all__ = ["Backward", "Link", "Recording", "record"]
 
@@ -66,7 +66,8 @@ class Recording:
     grads: tuple[tuple[int, int | None], ...]  # (entry of a tensor, entry of its .grad after the call or None)
     backward: Backward | None
     not_replayable: str | None  # why the graph may not be run again on the tape
-    guard: Guard
+    cells: tuple[Cell, ...]  # until `seal`
+    guard: Guard | None
     identities: tuple[tuple[int, int], ...]  # (argument, id of the very tensor it must be)
     outside: frozenset[int]  # ids of tensors that no argument may be
     held: tuple[Any, ...]  # tensors that nobody else may keep: constants the library made, the generator's state
@@ -77,6 +78,11 @@ class Recording:
     def outcomes(self) -> tuple[Outcome, ...]:
         """What Python saw at each look, in order."""
         return tuple((c.kind, bits(c.value)) for c in self.checks)
+
+    def seal(self, domain: Domain) -> Recording:
+        """Make the checker of the cells, so that nothing outside is held any longer. Returns self."""
+        self.guard, self.cells = build_guard(self.cells, domain, self.link), ()
+        return self
 
     def blocked(self, call: Call) -> str | None:
         """Why this trace does not fit the world as it is now; None where it does."""
@@ -89,6 +95,7 @@ class Recording:
             for i, t in enumerate(call.tensors):
                 if id(t) in self.outside and all(i != j for j, _ in self.identities):
                     return f"tensor argument {i} is also known by another name"
+        assert self.guard is not None
         row = self.guard.check()
         if row >= 0:
             return self.guard.reason(row)
@@ -96,9 +103,19 @@ class Recording:
 
 
 def record(
-    domain: Domain, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call, name: str
+    domain: Domain,
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    call: Call,
+    name: str,
+    *,
+    net: bool = True,
 ) -> tuple[Any, Recording | tuple[Reason, ...]]:
-    """Run f once, recorded: (its result, the recording or the reasons against it). What f raises comes out."""
+    """Run f once, recorded: (its result, the recording or the reasons against it). What f raises comes out.
+
+    Without `net`, Python code that no hook saw goes unnoticed: only to be compared with a recording that had it.
+    """
     r = Recorder(domain)
     for i, t in enumerate(call.tensors):
         r.builder.input(t, f"a{i}")
@@ -106,7 +123,7 @@ def record(
     for c in call.containers:
         r.guarded[id(c)] = c
     before, settings = domain.modes(), config.current()
-    result = net.run(r, f, args, kwargs)
+    result = run(r, f, args, kwargs, net=net)
     if domain.modes() != before:
         r.refuse("leaves the grad mode changed")
     if config.current() is not settings:
@@ -159,7 +176,8 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
         grads=grads,
         backward=backward,
         not_replayable=r.not_replayable or ("it writes outside tensors" if updates else None),
-        guard=build_guard(r.cells.values(), domain, link),
+        cells=tuple(r.cells.values()),
+        guard=None,
         identities=tuple((i, id(t)) for i, t in enumerate(call.tensors) if id(t) in found or id(t) in owners_of_cells),
         outside=frozenset(id(t) for t in seen if id(t) not in r.arguments and id(t) not in r.grad_sources),
         held=tuple(

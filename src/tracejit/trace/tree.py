@@ -189,6 +189,7 @@ class Bucket:
         default_factory=Counter[tuple[Outcome, ...]]
     )  # what Python saw -> refusals there
     reason: str = ""  # of the last refusal
+    astray: bool = False  # the last recording without the net was of another path: the next one has it
     recordings: int = 0
     hits: int = 0
 
