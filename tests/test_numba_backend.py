@@ -183,6 +183,16 @@ def test_integers_wrap_and_divide_as_numpy_does() -> None:
     assert not f_.host_ops
 
 
+def test_floats_divide_to_whole_numbers_and_round_as_numpy_does() -> None:
+    def f(a: Any, b: Any) -> Any:
+        return a // b, a % b, ops.floor(a), ops.ceil(a), ops.round(a), ops.sign(a), ops.minimum(a, b), a**b
+
+    special = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -1.0, 0.5, -2.5, 1e30, -1e30, 3.0])
+    a, b = (np.ascontiguousarray(g.ravel()) for g in np.meshgrid(special, special))
+    with np.errstate(all="ignore"):
+        check(graph_of(f, a, b), a, b)
+
+
 def test_bools_halves_and_masks() -> None:
     def f(x: Any, h: Any, k: Any) -> Any:
         near = (x < 0.5) & ops.bit_not(ops.eq(x, 0.0)) | (k < 2)

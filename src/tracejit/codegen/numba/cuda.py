@@ -1,6 +1,6 @@
 """Kernels by `numba.cuda`: the same text, one thread for each point, a grid's width apart.
 
-`launch` runs one kernel on NumPy arrays: it copies them to the device and the results back. That is all there is here: a
+`launch` runs one kernel on NumPy arrays, copied to the device and back. That is all there is here: a
 Program that keeps its values on the device and drives streams is yet to come, and so are reductions shared by the
 threads of a block: here each row is reduced by one thread. Where no GPU is, set NUMBA_ENABLE_CUDASIM=1 before Numba is
 imported, and the kernels run in Numba's simulator as plain Python over NumPy scalars: for tiny arrays, to see that the

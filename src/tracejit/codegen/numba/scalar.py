@@ -56,10 +56,9 @@ def floor_divide(a: Float, b: Float) -> Float:
         return a / b
     if not math.isfinite(a):
         return math.nan
-    rest = math.fmod(a, b)
-    quotient = (a - rest) / b
-    if rest != 0.0 and (b < 0.0) != (rest < 0.0):
-        quotient -= 1.0
+    if math.isinf(b):
+        return -1.0 if a != 0.0 and (a < 0.0) != (b < 0.0) else math.copysign(0.0, a / b)
+    quotient = (a - a % b) / b
     if quotient == 0.0:
         return math.copysign(0.0, a / b)
     if not abs(quotient) < WHOLE:
@@ -72,10 +71,8 @@ def modulo(a: Float, b: Float) -> Float:
     """a - floor(a / b) * b: the sign of b; nan where b is 0."""
     if b == 0.0 or not math.isfinite(a):
         return math.nan
-    rest = math.fmod(a, b)
-    if rest == 0.0:
-        return math.copysign(0.0, b)
-    return rest + b if (b < 0.0) != (rest < 0.0) else rest
+    rest = a % b
+    return math.copysign(0.0, b) if rest == 0.0 else rest
 
 
 def divide_int(a: Int, b: Int) -> Int:
@@ -108,7 +105,7 @@ def round_f16(x: Float) -> Float:
     if x == 0.0 or not math.isfinite(x):
         return x
     _, exponent = math.frexp(x)
-    step = math.ldexp(1.0, max(exponent - 11, -24))
+    step = math.ldexp(1.0, exponent - 11 if exponent > -13 else -24)
     y = ((abs(x) / step + WHOLE) - WHOLE) * step
     return math.copysign(math.inf if y > 65504.0 else y, x)
 
@@ -118,7 +115,7 @@ def round_bf16(x: Float) -> Float:
     if x == 0.0 or not math.isfinite(x):
         return x
     _, exponent = math.frexp(x)
-    step = math.ldexp(1.0, max(exponent - 8, -133))
+    step = math.ldexp(1.0, exponent - 8 if exponent > -125 else -133)
     y = ((abs(x) / step + WHOLE) - WHOLE) * step
     return math.copysign(math.inf if y > 3.3895313892515355e38 else y, x)
 

@@ -51,7 +51,7 @@ SCALAR = (  # as in `scalar.py`
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A parameter of the function: the dtype of its elements here (f32 for halves), its use (see Buffer), a row size."""
+    """A parameter of the function: the dtype of its elements here (f32 for halves), its use, a row size."""
 
     name: str
     dtype: DType
@@ -228,7 +228,12 @@ class _Writer:
         if isinstance(op, Load):
             where = " + ".join([self.index(op.index), *(f"{c}*{a}" for c, a in zip(op.strides, args, strict=True))])
             name = self.operands[op.buffer].name
-            return f"{name}[{where}]" if op.safe else f"{name}[min(max({where}, 0), {name}.size - 1)]"
+            if op.safe:
+                return f"{name}[{where}]"
+            # Clamped, without min and max: Numba 0.68 cannot compile those for CUDA.
+            at = f"at_{self.names[n]}"
+            self.line(f"{at} = {where}")
+            return f"{name}[0 if {at} < 0 else {at} if {at} < {name}.size else {name}.size - 1]"
         if isinstance(op, Position):
             return f"np.int64({self.index(op.index)})"
         if isinstance(op, Inside):
