@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tracejit import config
@@ -12,7 +14,6 @@ from tracejit.tensor.autograd import no_grad
 from tracejit.tensor.domain import CompiledNode, record_backward, tape_position
 from tracejit.tensor.random import default_generator
 from tracejit.tensor.tensor import Device, Tensor, apply, current_grad_fn, needs_grad, wrap
-from tracejit.trace.compile import Compiled, disable, eager
 from tracejit.trace.domain import Array, Domain
 
 __all__ = ["DOMAIN", "assume_constant", "callback", "compile", "disable", "eager", "pure"]
@@ -68,6 +69,11 @@ DOMAIN = Domain(
 )
 
 
+def _driver() -> Any:
+    """The compile driver. Loaded at its first use: it brings passes, codegen and `bytecode`, twice what the rest costs."""
+    return importlib.import_module("tracejit.trace.compile")
+
+
 def compile(fn: Callable[..., Any] | None = None, *, hot: int | None = None, backend: str | None = None) -> Any:
     """`fn` (a function, method or Module) behaving as it does, compiled when it is hot. Also a decorator, with or without options.
 
@@ -75,7 +81,17 @@ def compile(fn: Callable[..., Any] | None = None, *, hot: int | None = None, bac
     """
     if fn is None:
         return lambda f: compile(f, hot=hot, backend=backend)
-    return Compiled(DOMAIN, fn, hot=hot, backend=backend)
+    return _driver().Compiled(DOMAIN, fn, hot=hot, backend=backend)
+
+
+def eager() -> AbstractContextManager[None]:
+    """Inside, compiled functions run as plain Python (in this thread)."""
+    return _driver().eager()
+
+
+def disable(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, kept out of recordings: a compiled function that calls it stays eager."""
+    return _driver().disable(fn)
 
 
 def pure(fn: Callable[..., Any]) -> Callable[..., Any]:
