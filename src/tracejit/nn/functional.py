@@ -244,8 +244,8 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
         return input
     low = -1.7580993408473766
     scale = ((1 - p) * (1 + p * low**2)) ** -0.5 if p < 1 else 0.0
-    kept = rand(*input.shape) >= p
-    out: Any = kept.to(input.dtype) * input * scale + (~kept).to(input.dtype) * (low * scale) - scale * low * p  # type: ignore[attr-defined]
+    kept: Any = (rand(*input.shape) >= p).to(input.dtype)  # type: ignore[attr-defined]
+    out: Any = (kept * input + (1 - kept) * low - low * p) * scale
     return assign(input, out) if inplace else out
 
 
@@ -274,14 +274,14 @@ def batch_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Channels (axis 1) normalised by the batch in training, which moves the running statistics; else by those."""
+    if training and not input.numel():  # type: ignore[attr-defined]
+        return input.clone()
     if input.ndim < 2:
         raise OpError(f"batch_norm wants [batch, channels, ...], got {input.type}")
     if not training:
         if running_mean is None or running_var is None:
             raise OpError("batch_norm outside training wants running_mean and running_var")
         return _normalization.normalize_channels(input, running_mean, running_var, weight, bias, eps)
-    if not input.numel():  # type: ignore[attr-defined]
-        return input.clone()
     mean, var, count = _normalization.batch_moments(input)
     if isinstance(count, int) and count == 1:
         raise ValueError(f"batch_norm in training wants more than 1 value per channel, got input {input.type}")

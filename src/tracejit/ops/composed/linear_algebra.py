@@ -117,6 +117,7 @@ def _plus(x: Value, beta: Scalar, product_: Any, alpha: Scalar) -> Any:
 
 
 def _onto(name: str, x: Value, out: Any) -> None:
+    same_dtype(name, x, out)
     shape = broadcast_shapes(x.type.shape, out.type.shape)
     if len(shape) != rank(out) or not all(map(same, shape, out.type.shape)):
         raise OpError(f"{name}: {x.type} does not broadcast to the product {out.type}")
@@ -167,7 +168,7 @@ def chain_matmul(*matrices: Value) -> Any:
 
 def linear(input: Value, weight: Value, bias: Value | None = None) -> Any:
     """input @ weight.T + bias."""
-    if rank(weight) == 1:
+    if rank(weight) == 1 and bias is None:
         out = matmul(input, weight)
     else:
         _ranked("linear's weight", weight, 2)
@@ -179,7 +180,7 @@ def linear(input: Value, weight: Value, bias: Value | None = None) -> Any:
     if bias is None:
         return out
     same_dtype("linear", input, bias)
-    return out + bias
+    return reshape(out + bias, out.type.shape)
 
 
 def bilinear(input1: Value, input2: Value, weight: Value, bias: Value | None = None) -> Any:

@@ -242,6 +242,7 @@ def nll_loss(
     if not input.type.dtype.is_floating_point:
         raise DTypeError(f"nll_loss of {input.type}: wanted a float type")
     _check_weights(weight, input.type.shape[axis])
+    same_dtype("nll_loss", input, *([] if weight is None else [weight]))
     mask, counts = _classes(input, target, "nll_loss", axis, ignore_index)
     picked = -_picked(input, mask, axis)
     return _class_mean(picked, input, target, weight, counts, reduction)

@@ -46,9 +46,16 @@ def _over(name: str, x: Value, v: Value, axes: Sequence[int]) -> Any:
     want = tuple(x.type.shape[i] for i in axes)
     if len(v.type.shape) != len(want) or not all(map(same, v.type.shape, want)):
         raise OpError(f"{name} of {x.type} with {v.type}: wanted {list(want)}")
-    if v.type.dtype not in (x.type.dtype, _wide(x).type.dtype):
-        raise DTypeError(f"{name} of {x.type} with {v.type}: the dtypes differ, cast one side")
     return Broadcast(x.type.shape, tuple(axes))(v) if len(want) < rank(x) else v
+
+
+def _same_float(name: str, x: Value, *others: Value | None) -> None:
+    """Raise unless x is of a float type, and the others of the same one, or float32 beside a half type."""
+    if not x.type.dtype.is_floating_point:
+        raise DTypeError(f"{name} of {x.type}: wanted a float type")
+    for v in others:
+        if v is not None and v.type.dtype not in (x.type.dtype, _wide(x).type.dtype):
+            raise DTypeError(f"{name} of {x.type} with {v.type}: the dtypes differ, cast one side")
 
 
 def _inner_axes(name: str, x: Value, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
@@ -56,8 +63,6 @@ def _inner_axes(name: str, x: Value, normalized_shape: int | Sequence[int]) -> t
     tail = x.type.shape[rank(x) - len(shape) :]
     if not shape or len(shape) > rank(x) or not all(map(same, tail, shape)):
         raise OpError(f"{name} of {x.type} over {list(shape)}: the last extents must be {list(shape)}")
-    if not x.type.dtype.is_floating_point:
-        raise DTypeError(f"{name} of {x.type}: wanted a float type")
     return tuple(range(rank(x) - len(shape), rank(x)))
 
 
@@ -70,6 +75,7 @@ def layer_norm(
 ) -> Any:
     """(x - mean) / sqrt(var + eps) * weight + bias over the last axes, which have `normalized_shape`."""
     axes = _inner_axes("layer_norm", input, normalized_shape)
+    _same_float("layer_norm", input, weight, bias)
     x = _wide(input)
     _, var, away = moments(x, axes)
     y = away * spread(rsqrt(var + eps), x, axes)
@@ -81,6 +87,7 @@ def rms_norm(
 ) -> Any:
     """x / sqrt(mean x^2 + eps) * weight over the last axes; eps is the type's epsilon unless given."""
     axes = _inner_axes("rms_norm", input, normalized_shape)
+    _same_float("rms_norm", input)
     if eps is None:
         eps = float(ml_dtypes.finfo(input.type.dtype.numpy).eps)
     x = _wide(input)
@@ -98,8 +105,7 @@ def group_norm(
     n, c, *space = input.type.shape
     if num_groups < 1 or c % num_groups:
         raise OpError(f"group_norm of {input.type}: {c} channels do not divide into {num_groups} groups")
-    if not input.type.dtype.is_floating_point:
-        raise DTypeError(f"group_norm of {input.type}: wanted a float type")
+    _same_float("group_norm", input, weight, bias)
     x = reshape(_wide(input), (n, num_groups, c // num_groups, *space))
     axes = tuple(range(2, rank(x)))
     _, var, away = moments(x, axes)
@@ -116,14 +122,16 @@ def batch_moments(x: Value) -> tuple[Any, Any, Any]:
 
 def normalize_channels(x: Value, mean: Any, var: Any, weight: Value | None, bias: Value | None, eps: float) -> Any:
     """(x - mean) / sqrt(var + eps) * weight + bias, all given for each channel (axis 1)."""
-    wide, name = _wide(x), "normalization by channel"
+    wide, name = _wide(x), "batch_norm"
+    _same_float(name, x, mean, var, weight, bias)
+    weight, bias = (v if v is None else reshape(v, (-1,)) for v in (weight, bias))
     y = (wide - _over(name, x, mean, (1,))) * _over(name, x, rsqrt(var + eps), (1,))
     return cast(_scaled(name, x, y, weight, bias, (1,)), x.type.dtype)
 
 
 def scale_channels(y: Value, weight: Value | None, bias: Value | None) -> Any:
     """y * weight + bias, both given for each channel (axis 1)."""
-    return _scaled("normalization by channel", y, y, weight, bias, (1,))
+    return _scaled("instance_norm", y, y, weight, bias, (1,))
 
 
 def local_response_norm(input: Value, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Any:

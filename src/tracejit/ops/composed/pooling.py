@@ -164,7 +164,7 @@ def _avg_pool(
     if divisor:
         return div(total, divisor, rounding_mode=whole)
     if not any(extra) and (count_include_pad or not any(p)):
-        return div(total, product(k), rounding_mode=whole)
+        return div(total, int(np.prod(k)), rounding_mode=whole)
     return div(total, table(x, _window_sizes(x, k, s, p, extra, count_include_pad)), rounding_mode=whole)
 
 
@@ -222,8 +222,8 @@ def _lp_pool(space: int, x: Value, norm_type: float, kernel: Size, stride: Size 
         return _max_pool(space, abs(x), k, s, 0, 1, ceil_mode, False)
     if any(extra):  # PyTorch scales the mean by the whole kernel, also where the window reaches past the end
         return (_avg_pool(space, pow(x, norm_type), k, s, 0, ceil_mode, True) * product(k)) ** (1 / norm_type)
-    grid = Unfold(k, s, d)(zero_padded(x, p, extra))
-    total = ReduceSum(tuple(range(rank(grid) - space, rank(grid))))(pow(grid, norm_type))
+    grid = Unfold(k, s, d)(zero_padded(pow(x, norm_type), p, extra))
+    total = ReduceSum(tuple(range(rank(grid) - space, rank(grid))))(grid)
     return pow(total, 1 / norm_type)  # NaN for a negative sum of odd powers, as in PyTorch
 
 

@@ -18,7 +18,7 @@ from tracejit.ir.node import Node, Scalar, Value, cast, constant, expand_to
 from tracejit.ir.op import ArrayConst
 from tracejit.ir.types import TensorType
 from tracejit.ops.composed import movement
-from tracejit.ops.composed.axes import axis_of, fresh, rank, require
+from tracejit.ops.composed.axes import axis_of, fresh, rank, require, same_dtype
 from tracejit.ops.composed.elementwise import eq, where
 from tracejit.ops.composed.movement import flatten, movedim, narrow, ravel, reshape, slice_along, squeeze, unsqueeze
 from tracejit.ops.composed.reduction import Extreme, amax, sum
@@ -138,6 +138,8 @@ def scatter(x: Value, dim: int, index: Value, src: Value | Scalar, *, reduce: st
         raise OpError(f"scatter reduce is {reduce!r}, wanted None or 'add'")
     axis, at = _along("scatter", x, dim, index)
     if isinstance(src, Value):
+        if rank(src) != rank(index) and rank(src) and rank(index):
+            raise OpError(f"scatter of {src.type} by {index.type}: ranks {rank(src)} and {rank(index)} differ")
         if src.type.dtype is not x.type.dtype:
             raise DTypeError(f"scatter of {src.type} into {x.type}: dtypes differ, cast one side")
         updates = _fit(src, index.type.shape)
@@ -168,23 +170,27 @@ def _slices(name: str, x: Value, dim: int, index: Value) -> tuple[int, Any]:
 def _scattered(mode: str, x: Value, axis: int, at: Any, source: Any) -> Any:
     row = x if rank(x) else reshape(x, (1,))
     shape = tuple(at.type.shape[0] if i == axis else d for i, d in enumerate(row.type.shape))
-    fits = rank(source) == 0 or (len(source.type.shape) == len(shape) and all(map(same, source.type.shape, shape)))
-    if not fits:
+    have = source.type.shape if rank(x) else (product(source.type.shape),)
+    if not rank(source) and rank(x) < 2:
+        have = (1,)
+    if len(have) != len(shape) or not all(map(same, have, shape)):
         raise OpError(
             f"index of {at.type.shape[0]} positions into {x.type} at dim {axis} "
             f"wants a source of {list(shape)}, got {source.type}"
         )
-    return reshape(Scatter(axis, mode)(row, at, expand_to(source, shape)), x.type.shape)
+    return reshape(Scatter(axis, mode)(row, at, reshape(source, shape)), x.type.shape)
 
 
 def index_add(x: Value, dim: int, index: Value, source: Value, *, alpha: Scalar = 1) -> Any:
     """x with alpha * source[k] added to its slice index[k] of `dim`."""
+    same_dtype("index_add", x, source)
     axis, at = _slices("index_add", x, dim, index)
     return _scattered("add", x, axis, at, cast(source if alpha == 1 else source * alpha, x.type.dtype))
 
 
 def index_copy(x: Value, dim: int, index: Value, source: Value) -> Any:
     """x with its slice index[k] of `dim` replaced by source[k]."""
+    same_dtype("index_copy", x, source)
     axis, at = _slices("index_copy", x, dim, index)
     return _scattered("set", x, axis, at, source)
 
@@ -192,8 +198,11 @@ def index_copy(x: Value, dim: int, index: Value, source: Value) -> Any:
 def index_fill(x: Value, dim: int, index: Value, value: Value | Scalar) -> Any:
     """x with its slices at `index` of `dim` filled with `value`."""
     axis, at = _slices("index_fill", x, dim, index)
+    if isinstance(value, Value) and rank(value):
+        raise OpError(f"index_fill wants a number or a rank-0 value, got {value.type}")
     fill = cast(value, x.type.dtype) if isinstance(value, Value) else constant(x, value, x.type.dtype)
-    return _scattered("set", x, axis, at, fill)
+    shape = tuple(at.type.shape[0] if i == axis else d for i, d in enumerate(x.type.shape))
+    return _scattered("set", x, axis, at, expand_to(fill, shape))
 
 
 # --- by order ------------------------------------------------------------------------------------------------------
