@@ -2239,3 +2239,256 @@ def backward_of_one_output_then_the_other(T, jit, r):
         r(w.grad)
         b.backward()
         r(w.grad)
+
+
+# ---------------------------------------------------------------- third round: outputs, text, private state
+
+
+@attack(compiles=True)
+def equal_outputs_are_two_tensors(T, jit, r):
+    f = jit(lambda x: (x + 1, x + 1, x.clone(), x.clone()))
+    for _ in range(W):
+        x = T.tensor([1.0, 2.0])
+        a, b, c, d = f(x)
+        a.add_(10)
+        c.add_(5)
+        r([a, b, c, d, x])
+
+
+@attack(compiles=True)
+def constants_come_back_new(T, jit, r):
+    f = jit(lambda x: (T.tensor([1.0, 2.0]), T.tensor(3.0), T.arange(3), T.full((2,), 4.0), x + 1))
+    for _ in range(W + 1):
+        out = f(T.tensor([1.0]))
+        r(out)
+        for t in out:
+            t.add_(1)
+
+
+@attack(compiles=True)
+def outputs_that_the_gradient_needs(T, jit, r):
+    def f(x):
+        e = x.exp()
+        return e, x.exp() * 2, e.sum()
+
+    f = jit(f)
+    for _ in range(W):
+        x = T.tensor([1.0, 2.0], requires_grad=True)
+        a, b, c = f(x)
+        with T.no_grad():
+            b.add_(100)
+        c.backward(retain_graph=True)
+        r(x.grad)
+        a.sum().backward()
+        r(x.grad)
+
+
+@attack()
+def text_of_whole_tensors(T, jit, r):
+    f = jit(lambda x: (f"{x}", str(x), repr([x]), "%s" % x))
+    warm(r, f, T.tensor([1.0, 2.0]))
+    r(f(T.tensor([1.0, 3.0])))
+
+
+@attack()
+def seed_is_read(T, jit, r):
+    T.manual_seed(3)
+    f = jit(lambda x: x + T.initial_seed())
+    warm(r, f, T.tensor([1.0]))
+    T.manual_seed(4)
+    r(f(T.tensor([1.0])))
+
+
+@attack()
+def version_counter(T, jit, r):
+    w = T.tensor([1.0])
+    f = jit(lambda x: (x, w._version.n if hasattr(w._version, "n") else w._version))
+    g = jit(lambda x: x + x._version.n)
+    x = T.tensor([1.0])
+    warm(r, f, x)
+    warm(r, g, x)
+    w.add_(1)
+    r(f(x)[1])
+    x.zero_()
+    r(g(x))
+
+
+@attack(compiles=True)
+def module_gets_a_class(T, jit, r):
+    m = types.ModuleType("attack_module")
+    m.k = 2.0
+
+    class Lazy(types.ModuleType):
+        @property
+        def k(self):
+            return 9.0
+
+    f = jit(lambda x: x * m.k)
+    x = T.tensor([1.0])
+    warm(r, f, x)
+    m.__class__ = Lazy
+    r(f(x))
+
+
+@attack(compiles=True)
+def partial_rewired(T, jit, r):
+    p = functools.partial(lambda x, k: x * k, k=2.0)
+    f = jit(lambda x: p(x))
+    x = T.tensor([1.0])
+    warm(r, f, x)
+    p.__setstate__((lambda x, k: x - k, (), {"k": 3.0}, {}))
+    r(f(x))
+
+
+@attack()
+def predicates_of_tensors(T, jit, r):
+    w = T.tensor([1.0, 2.0])
+    f = jit(lambda x: x + (1 if T.equal(x, w) else 2) + (10 if T.allclose(x, w) else 20) + (100 if (x == w).all() else 200))
+    warm(r, f, T.tensor([1.0, 2.0]))
+    r(f(T.tensor([1.0, 3.0])))
+    w.add_(1)
+    r(f(T.tensor([1.0, 2.0])))
+    r(f(T.tensor([2.0, 3.0])))
+
+
+@attack()
+def shapes_that_depend_on_data(T, jit, r):
+    F = T.nn.functional
+    f = jit(lambda i: F.one_hot(i))
+    warm(r, f, T.tensor([0, 2]))
+    r(f(T.tensor([0, 3])))
+    g = jit(lambda x: T.nonzero(x))
+    warm(r, g, T.tensor([0.0, 2.0]))
+    r(g(T.tensor([1.0, 2.0])))
+    h = jit(lambda n: T.arange(int(n)) + T.zeros(int(n)))
+    warm(r, h, T.tensor(3))
+    r(h(T.tensor(4)))
+
+
+@attack(compiles=True)
+def batches_of_many_shapes(T, jit, r):
+    w = T.ones(3, 2)
+    f = jit(lambda x: x @ w + x.shape[0])
+    for n in (4, 4, 4, 4, 2, 2, 2, 2, 4, 1, 0):
+        r(f(T.ones(n, 3)))
+
+
+@attack(compiles=True)
+def state_dict_swapped_in(T, jit, r):
+    T.manual_seed(1)
+    a, b = T.nn.Linear(2, 2), T.nn.Linear(2, 2)
+    c, x = jit(a), T.tensor([[1.0, 2.0]])
+    warm(r, c, x)
+    a.load_state_dict(b.state_dict())
+    r(c(x))
+    a.weight.data = T.ones(2, 2)
+    r(c(x))
+    a.requires_grad_(False)
+    r(c(x).requires_grad)
+
+
+@attack(compiles=True)
+def attribute_of_a_nested_object(T, jit, r):
+    class Node:
+        __slots__ = ("child", "k", "__dict__")
+
+        def __init__(self, k, child=None):
+            self.k, self.child = k, child
+
+        def walk(self, x):
+            x = x * self.k
+            return x if self.child is None else self.child.walk(x)
+
+    tree = Node(2.0, Node(3.0, Node(4.0)))
+    f = jit(lambda x: tree.walk(x))
+    x = T.tensor([1.0])
+    warm(r, f, x)
+    tree.child.child.k = 5.0
+    r(f(x))
+    tree.child = None
+    r(f(x))
+
+
+@attack(compiles=True)
+def function_passed_through_containers(T, jit, r):
+    table = {"f": [lambda x: x + 1, lambda x: x * 2]}
+
+    def f(x, names):
+        for n in names:
+            for g in table.get(n, ()):
+                x = g(x)
+        return x
+
+    f = jit(f)
+    x = T.tensor([1.0])
+    warm(r, f, x, ("f", "g"))
+    table["g"] = (lambda x: x - 7,)
+    r(f(x, ("f", "g")))
+    table["f"][1] = lambda x: x * 50
+    r(f(x, ("f", "g")))
+
+
+@attack(compiles=True)
+def nested_functions_with_defaults_from_state(T, jit, r):
+    st = {"k": 2.0}
+
+    def f(x):
+        def g(x, k=st["k"], *, j=lambda: st["k"] + 1):
+            return x * k + j()
+
+        return g(x)
+
+    f = jit(f)
+    x = T.tensor([1.0])
+    warm(r, f, x)
+    st["k"] = 6.0
+    r(f(x))
+
+
+@attack()
+def monkeypatched_library(T, jit, r):
+    real = T.Tensor.relu
+    f = jit(lambda x: x.relu())
+    x = T.tensor([-1.0, 1.0])
+    warm(r, f, x)
+    try:
+        T.Tensor.relu = lambda self: self * 100
+        y = f(x)
+    finally:
+        T.Tensor.relu = real
+    r(y)
+    r(f(x))
+
+
+@attack()
+def threads(T, jit, r):
+    import threading
+
+    w = T.tensor([2.0])
+
+    def f(x):
+        y = x * w
+        return y + 1 if y.sum() > 0 else y - 1
+
+    f = jit(f)
+    got = [None] * 8
+
+    def work(k):
+        got[k] = [f(T.tensor([float((k + i) % 5 - 2)])).tolist() for i in range(12)]
+
+    ts = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    for t in ts:
+        t.start()
+    for t in ts:
+        t.join()
+    r(got)
+
+
+@attack(compiles=True)
+def scalars_as_arguments_of_many_values(T, jit, r):
+    f = jit(lambda x, lr, n: x * lr + n)
+    x = T.tensor([1.0])
+    for k in range(30):
+        r(f(x, 0.1 / (k + 1), 3))
+    for k in range(10):
+        r(f(x, 0.5, k % 2))

@@ -338,6 +338,8 @@ class Tensor(Value):
         return value if r is None else r.look(kind, self, value)
 
     def __repr__(self) -> str:
+        if (r := recording.active()) is not None:
+            r.refuse("shows a tensor as text")
         from tracejit.tensor.printing import format_tensor
 
         return format_tensor(self)
@@ -534,6 +536,10 @@ def assign(target: Tensor, value: Any) -> Tensor:
     value = expand_to(cast(value, target.dtype), target._array.shape)
     r = recording.active()
     taped = modes.grad and (needs_grad(value) or needs_grad(target))
+    if taped and target._parent is None and not needs_grad(value):
+        # What had a gradient keeps one, of zeros: the overwritten tensor still requires grad.
+        never = apply(Op.registry["const"](False, TensorType(dt.bool_, target._array.shape)), ())  # type: ignore[call-arg]
+        value = apply(Op.registry["select"](), (never, target, value))
     if taped and value._grad_fn is None and needs_grad(value):
         value = value.clone()  # a leaf written into other memory: its tape entry is a copy
     levels = [(target, value)]

@@ -129,6 +129,8 @@ def _tensor_attribute(r: Recorder, x: Any, t: type, name: str) -> Any:
     if home is None or not is_library(home.__module__):  # a subclass of the user's, or an attribute the user gave it
         return instance_attribute(r, x, t, name, raw)
     r.touch(x)
+    if name[0] == "_" and name[:2] != "__":
+        r.refuse(f"reads the private field {name} of a tensor")
     if isinstance(raw, Function):
         return types.MethodType(raw, x)
     return library_result(r, plain(r, getattr, x, name), (x,))
@@ -136,6 +138,7 @@ def _tensor_attribute(r: Recorder, x: Any, t: type, name: str) -> Any:
 
 def _module_attribute(r: Recorder, x: Any, name: str) -> Any:
     space = x.__dict__
+    r.cell("type", x, None, types.ModuleType)
     if name in space:
         return r.cell("item", space, name, space[name])
     if name in ("__dict__", "__class__"):

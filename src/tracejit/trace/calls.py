@@ -87,6 +87,10 @@ def call(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] |
     if isinstance(f, C_CALLABLES):
         return call_builtin(r, f, args, kwargs)
     if t is functools.partial:
+        if r.is_old(f):
+            r.cell("fattr", f, "func", f.func)
+            r.cell("fattr", f, "args", f.args)
+            r.cell("fattr", f, "keywords", f.keywords)
         if r.is_old(f.keywords):
             r.cell("dict", f.keywords, None, tuple(f.keywords.items()))
         return call(r, f.func, (*f.args, *args), {**f.keywords, **kwargs})
@@ -177,7 +181,9 @@ _REFUSED = frozenset(
         "Tensor.retain_grad",
         "register_hook",
         "Tensor.register_hook",
-        "Tensor.share_memory_",
+        "initial_seed",
+        "Generator.initial_seed",
+        "storage_offset",
         "update",
         "override",
     )

@@ -80,6 +80,11 @@ class Trace:
             value = python_value(out.value)
             seen = (*((c.kind, bits(c.value)) for c in rec.checks[: out.check]), (check.kind, bits(value)))
             return Left(seen, check.where, value)
+        # One value computed for two outputs is two tensors all the same, and a constant is new in every call.
+        if len({id(a) for a in out}) < len(out) or not all(a.flags.writeable for a in out):
+            out = tuple(
+                a.copy() if not a.flags.writeable or any(a is b for b in out[:i]) else a for i, a in enumerate(out)
+            )
         for at, _ in rec.updates:
             domain.written(tensors[at])
         made = rec.plan.build(domain, call, out)
