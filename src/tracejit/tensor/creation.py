@@ -177,7 +177,7 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, requires_grad: bool 
 
 def _literal(array: Array) -> Tensor:
     """A fresh tensor holding `array`, a constant of any open recording."""
-    if recording.active() is None:
+    if (r := recording.active()) is None:
         return wrap(array)
     if array.ndim == 0:
         d = dt.from_numpy(array.dtype)
@@ -186,7 +186,10 @@ def _literal(array: Array) -> Tensor:
         return apply(Op.registry["const"](value, TensorType(d, ())), ())  # type: ignore[call-arg]
     from tracejit.ops.source import ArrayConst
 
-    return apply(Op.registry["const"](ArrayConst(array), TensorType(dt.from_numpy(array.dtype), array.shape)), ())  # type: ignore[call-arg, arg-type]
+    out = wrap(array)
+    constant = ArrayConst(array.copy())  # the tensor may be written in place, the constant never
+    r.emit(Op.registry["const"](constant, out.type), (), (out,))  # type: ignore[call-arg]
+    return out
 
 
 def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False) -> Tensor:
