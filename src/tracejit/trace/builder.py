@@ -30,6 +30,7 @@ from typing import Any
 from tracejit.ir.graph import param
 from tracejit.ir.node import Node, expand_to
 from tracejit.ir.op import Op
+from tracejit.ops.pointwise import Pointwise
 
 __all__ = ["Binding", "Check", "GraphBuilder"]
 
@@ -109,7 +110,7 @@ class GraphBuilder:
     def emit(self, op: Op, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Record `op`; eager code may leave rank-0 operands of pointwise ops unexpanded, the graph may not."""
         nodes = [self.node_of(t) for t in inputs]
-        if len(outputs) == 1 and len(nodes) > 1 and _is_pointwise(op):
+        if len(outputs) == 1 and len(nodes) > 1 and isinstance(op, Pointwise):
             shape = outputs[0]._array.shape
             nodes = [expand_to(n, shape) for n in nodes]
         made = self._emit(op, nodes)
@@ -163,7 +164,3 @@ class GraphBuilder:
     def updates(self) -> list[tuple[Any, Node]]:
         """(outside tensor, its value after the call) for every one that was written."""
         return [(t, self.node_of(t)) for t in self.written.values()]
-
-
-def _is_pointwise(op: Op) -> bool:
-    return any(c.__name__ == "Pointwise" for c in type(op).__mro__)
