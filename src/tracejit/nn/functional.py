@@ -276,6 +276,8 @@ def batch_norm(
     """Channels (axis 1) normalised by the batch in training, which moves the running statistics; else by those."""
     if training and not input.numel():  # type: ignore[attr-defined]
         return input.clone()
+    if not input.numel():  # type: ignore[attr-defined]
+        return input.clone()
     if input.ndim < 2:
         raise OpError(f"batch_norm wants [batch, channels, ...], got {input.type}")
     if not training:

@@ -5,64 +5,43 @@ What a function wants is read off its signature once: parameters annotated `Valu
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from tracejit.errors import OpError
 from tracejit.tensor.tensor import Tensor, assign
 
-__all__ = ["method", "public"]
+__all__ = ["public"]
 
 _ALIASES = {"axis": "dim", "keepdims": "keepdim"}  # NumPy's words
 _TENSOR, _TENSORS = "Value", "Sequence[Value]"
+_ABSENT: Any = object()
 
 
 def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn` as a function of the namespace: `method`, and the result written into `out=` where given."""
-    call = method(fn)
-
-    @wraps(fn)
-    def function(*args: Any, out: Any = None, **kwargs: Any) -> Any:
-        result = call(*args, **kwargs)
-        if out is None:
-            return result
-        if not isinstance(result, tuple):
-            return _written(out, result)
-        for o, v in zip(out, result, strict=True):
-            _written(o, v)
-        return out
-
-    return function
-
-
-def method(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn` with NumPy's keywords understood. Raises TypeError where something else stands for a tensor."""
-    parameters = list(inspect.signature(fn).parameters.values())
-    first = parameters[0].name
-    names = {p.name for p in parameters}
+    """`fn` as a method and as a function of the namespace. Raises TypeError where something else stands for a tensor."""
+    code, wanted = fn.__code__, fn.__annotations__  # inspect.signature would cost the import 20 ms
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     aliases = {a: n for a, n in _ALIASES.items() if n in names and a not in names}
-    if first != "input" and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
-        aliases["input"] = first
-    checked = [
-        (i, p.name, p.annotation == _TENSORS) for i, p in enumerate(parameters) if p.annotation in (_TENSOR, _TENSORS)
-    ]
+    if code.co_argcount and names[0] != "input":
+        aliases["input"] = names[0]
+    checked = [(i, n, wanted.get(n) == _TENSORS) for i, n in enumerate(names) if wanted.get(n) in (_TENSOR, _TENSORS)]
 
-    @wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
+        out = None
         if kwargs:
+            out = kwargs.pop("out", None)
             kwargs = {aliases.get(k, k): v for k, v in kwargs.items()}
         for i, name, several in checked:
             x = args[i] if i < len(args) else kwargs.get(name, _ABSENT)
             if several or not isinstance(x, Tensor):
                 _check(fn, name, x, several)
-        return fn(*args, **kwargs)
+        result = fn(*args, **kwargs)
+        return result if out is None else _written(out, result)
 
+    call.__name__, call.__qualname__, call.__module__, call.__doc__ = fn.__name__, fn.__name__, fn.__module__, fn.__doc__
+    call.__wrapped__ = fn  # type: ignore[attr-defined]  # the signature that help() shows
     return call
-
-
-_ABSENT: Any = object()
 
 
 def _check(fn: Callable[..., Any], name: str, x: Any, several: bool) -> None:
@@ -76,7 +55,12 @@ def _check(fn: Callable[..., Any], name: str, x: Any, several: bool) -> None:
         raise TypeError(f"{fn.__name__}: {name} must hold Tensors only, got {type(bad[0]).__name__}")
 
 
-def _written(out: Any, value: Tensor) -> Tensor:
+def _written(out: Any, value: Any) -> Any:
+    """`out`, holding the result (or the results, for functions with several)."""
+    if isinstance(value, tuple):
+        for o, v in zip(out, value, strict=True):
+            _written(o, v)
+        return out
     if not isinstance(out, Tensor):
         raise TypeError(f"out must be a Tensor, got {type(out).__name__}")
     if out._array.shape != value._array.shape:

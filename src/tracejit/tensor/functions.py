@@ -13,10 +13,8 @@ from tracejit.ir import dtype as dt
 from tracejit.ir.dtype import DType
 from tracejit.ir.node import broadcast_shapes, common_dtype, expand_to
 from tracejit.ops import composed
-from tracejit.tensor import methods
-from tracejit.tensor.calling import public
+from tracejit.tensor import methods, sets
 from tracejit.tensor.creation import check_dtype
-from tracejit.tensor.indexing import nonzero as _positions
 from tracejit.tensor.tensor import Tensor
 
 # Python builtins and names that mean something else at the top level.
@@ -43,27 +41,6 @@ def equal(input: Tensor, other: Tensor) -> bool:
 def allclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
     """Whether all elements are close."""
     return bool(composed.all(composed.isclose(input, other, rtol, atol, equal_nan)))
-
-
-def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
-    """The distinct elements in ascending order; with inverse positions and counts where asked."""
-    if dim is not None:
-        raise OpError("unique along a dim is not supported")
-    values, order = composed.sort(composed.reshape(input, (-1,)))
-    n = values.numel()
-    from tracejit.tensor.creation import ones, zeros
-
-    first = composed.cat([ones(min(n, 1), dtype=dt.bool_), values[1:] != values[:-1]]) if n else zeros(0, dtype=dt.bool_)
-    out = [values[first]]
-    if return_inverse:
-        group = composed.cumsum(first, 0) - 1
-        inverse = composed.scatter(zeros(n, dtype=dt.int64), 0, order, group)
-        out.append(composed.reshape(inverse, tuple(input.shape)))
-    if return_counts:
-        starts = composed.reshape(_positions(first), (-1,))
-        ends = composed.cat([starts[1:], starts[:1] * 0 + n]) if n else starts
-        out.append(ends - starts)
-    return out[0] if len(out) == 1 else tuple(out)
 
 
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -121,14 +98,16 @@ def numpy_of(tensors: Sequence[Tensor]) -> list[Any]:
     return [np.asarray(t.detach()) for t in tensors]
 
 
-_OWN = (nonzero, where, equal, allclose, unique, broadcast_tensors, is_tensor, is_floating_point, numel, result_type,
+_OWN = (nonzero, where, equal, allclose, broadcast_tensors, is_tensor, is_floating_point, numel, result_type,
         promote_types, fill)  # fmt: skip
 _METHODS = """
-bincount clone detach index_put index_put_ is_complex masked_scatter masked_select unique_consecutive zero_ fill_ relu_ sigmoid_ tanh_ exp_ clamp_
+clone detach index_put index_put_ is_complex masked_scatter masked_select zero_ fill_ relu_ sigmoid_ tanh_ exp_ clamp_
 """.split()  # methods that PyTorch has as functions too
 
 
 def namespace() -> dict[str, Callable[..., Any]]:
     """Name -> function of the top level."""
-    out = {n: public(getattr(composed, n)) for n in composed.__all__ if n not in _HIDDEN and callable(getattr(composed, n))}
-    return out | {f.__name__: f for f in _OWN} | {n: _from_method(n) for n in _METHODS if hasattr(Tensor, n)}
+    out = {n: f for n, f in methods.FUNCTIONS.items() if n not in _HIDDEN}
+    out |= {n: _from_method(n) for n in _METHODS}
+    out |= {n: getattr(sets, n) for n in sets.__all__}
+    return out | {f.__name__: f for f in _OWN}

@@ -49,6 +49,10 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
         assign(y, value)
         return
     value = value if isinstance(value, Tensor) else wrap_scalar(x, value)
+    lead = 0  # an assignment takes values with extra axes of extent 1 in front
+    while lead < value._array.ndim and value._array.shape[lead] == 1:
+        lead += 1
+    value = value if not lead else apply(Op.registry["reshape"](value._array.shape[lead:]), (value,))  # type: ignore[call-arg]
     assign(y, _scattered(y, plan.advanced, value))
 
 
@@ -234,11 +238,6 @@ def _scattered(x: Tensor, advanced: Sequence[tuple[int, Tensor]], value: Tensor,
     shape = x._array.shape
     merged, linear, at, order = _merged(x, advanced)
     want = (*merged._array.shape[:at], *linear._array.shape, *merged._array.shape[at + 1 :])
-    lead = 0  # NumPy lets values carry extra axes of extent 1 in front
-    while value._array.ndim - lead > len(want) and value._array.shape[lead] == 1:
-        lead += 1
-    if lead:
-        value = apply(Op.registry["reshape"](value._array.shape[lead:]), (value,))  # type: ignore[call-arg]
     value = expand_to(cast(value, x.dtype), want)
     out = apply(Op.registry["scatter"](at, mode), (merged, linear, value))  # type: ignore[call-arg]
     permuted = tuple(shape[k] for k in order)
@@ -252,5 +251,9 @@ def _scattered(x: Tensor, advanced: Sequence[tuple[int, Tensor]], value: Tensor,
 def index_put(x: Tensor, indices: Sequence[Tensor], values: Tensor, accumulate: bool = False) -> Tensor:
     """`x` with values written (or added) at the positions named by index tensors."""
     plan = plan_of(x, tuple(indices))
+    if values.dtype is not x.dtype:
+        raise DTypeError(f"index_put of {values.type} into {x.type}: dtypes differ, cast one side")
+    if not plan.advanced:
+        raise OpError("index_put wants at least one index tensor")
     return _scattered(_basic(x, plan), plan.advanced, values, "add" if accumulate else "set")
 

@@ -16,8 +16,8 @@ from tracejit.ir import dtype as dt
 from tracejit.ir.dtype import DType
 from tracejit.ir.node import expand_to
 from tracejit.ops import composed
-from tracejit.tensor import creation, random
-from tracejit.tensor.calling import method
+from tracejit.tensor import creation, random, sets
+from tracejit.tensor.calling import public
 from tracejit.tensor.indexing import getitem, index_put, nonzero, setitem
 from tracejit.tensor.layout import MemoryFormat, channels_last, channels_last_3d, strided
 from tracejit.tensor.tensor import CPU, Device, Tensor, assign, wrap_scalar
@@ -27,32 +27,37 @@ __all__ = ["METHODS", "install"]
 
 # Composed functions that are methods as they stand.
 METHODS = """
-abs absolute acos acosh add addbmm addcdiv addcmul addmm addmv addr adjoint all amax amin aminmax any arccos arccosh
-arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort asin asinh atan atan2 atanh baddbmm bitwise_and
+abs absolute acos acosh add addbmm addcdiv addcmul addmm addmv addr adjoint all amax amin aminmax angle any arccos
+arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort asin asinh atan atan2 atanh baddbmm bitwise_and
 bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor bmm broadcast_to ceil chunk clamp clamp_max
-clamp_min clip copysign cos cosh count_nonzero cross cummax cummin cumprod cumsum deg2rad diag diag_embed diagonal
-diff digamma div divide dot eq erf erfc exp exp2 expand_as expm1 flatten flip fliplr flipud float_power floor
-floor_divide fmax fmin fmod frac gather ge ger greater greater_equal gt hardshrink heaviside hypot index_add
-index_copy index_fill index_select inner isclose isfinite isinf isnan isneginf isposinf kron kthvalue le lerp less
-less_equal lgamma log log10 log1p log2 log_softmax logaddexp logaddexp2 logcumsumexp logical_and logical_not
-logical_or logical_xor logit logsumexp lt masked_fill matmul max maximum mean median min minimum mm moveaxis movedim
-msort mul multiply mv nan_to_num nanmean nansum narrow ne neg negative norm not_equal outer permute polygamma positive
-pow prelu prod rad2deg ravel reciprocal relu remainder repeat_interleave roll rot90 round rsqrt rsub scatter
-scatter_add select sgn sigmoid sign signbit sin sinc sinh softmax sort split sqrt square squeeze std std_mean sub
-subtract sum swapaxes swapdims t take take_along_dim tan tanh tensor_split tile topk trace transpose tril triu
-true_divide trunc unbind unflatten unfold unsqueeze var var_mean vdot view_as xlogy
+clamp_min clip conj conj_physical copysign corrcoef cos cosh count_nonzero cov cross cummax cummin cumprod cumsum
+deg2rad diag diag_embed diagflat diagonal diagonal_scatter diff digamma dist div divide dot dsplit eq erf erfc exp
+exp2 expand_as expm1 fix flatten flip fliplr flipud float_power floor floor_divide fmax fmin fmod frac gather ge ger
+greater greater_equal gt hardshrink heaviside hsplit hypot index_add index_copy index_fill index_select inner isclose
+isfinite isinf isnan isneginf isposinf isreal kron kthvalue ldexp le lerp less less_equal lgamma log log10 log1p log2
+log_softmax logaddexp logaddexp2 logcumsumexp logical_and logical_not logical_or logical_xor logit logsumexp lt
+masked_fill matmul max maximum mean median min minimum mm mode moveaxis movedim msort mul multiply mv mvlgamma
+nan_to_num nanmean nanmedian nanquantile nansum narrow ne neg negative norm not_equal outer permute positive pow prelu
+prod quantile rad2deg ravel reciprocal relu remainder renorm repeat_interleave reshape_as resolve_conj resolve_neg
+roll rot90 round rsqrt scatter scatter_add select select_scatter sgn sigmoid sign signbit sin sinc sinh slice_scatter
+softmax sort split split_with_sizes sqrt square squeeze std sub subtract sum swapaxes swapdims t take take_along_dim
+tan tanh tensor_split tile topk trace transpose tril triu true_divide trunc unbind unflatten unfold unsafe_chunk
+unsafe_split unsqueeze var vdot view_as vsplit xlogy
 """.split()
 
 # name_ writes what name returns.
 INPLACE = """
-abs absolute acos acosh add addcdiv addcmul addmm asin asinh atan atan2 atanh baddbmm bitwise_and bitwise_not
-bitwise_or bitwise_xor ceil clamp clamp_max clamp_min clip copysign cos cosh cumprod cumsum digamma div divide eq erf
-erfc exp exp2 expm1 float_power floor floor_divide fmod frac ge gt heaviside hypot index_add index_copy index_fill le
-lerp lgamma log log10 log1p log2 logical_and logical_not logical_or logical_xor logit lt masked_fill mul multiply
-nan_to_num ne neg negative pow reciprocal relu remainder renorm round rsqrt scatter scatter_add sigmoid sign sin sinc
-sinh sqrt square sub subtract tan tanh tril triu true_divide trunc xlogy
+abs absolute acos acosh add addbmm addcdiv addcmul addmm addmv addr arccos arccosh arcsin arcsinh arctan arctan2
+arctanh asin asinh atan atan2 atanh baddbmm bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift
+bitwise_xor ceil clamp clamp_max clamp_min clip conj_physical copysign cos cosh cumprod cumsum deg2rad digamma div
+divide eq erf erfc exp exp2 expm1 fix float_power floor floor_divide fmod frac ge greater greater_equal gt heaviside
+hypot index_add index_copy index_fill ldexp le lerp less less_equal lgamma log log10 log1p log2 logical_and
+logical_not logical_or logical_xor logit lt masked_fill mul multiply mvlgamma nan_to_num ne neg negative not_equal
+polygamma pow rad2deg reciprocal relu remainder renorm round rsqrt scatter scatter_add sgn sigmoid sign sin sinc sinh
+sqrt square sub subtract tan tanh tril triu true_divide trunc xlogy
 """.split()
 
+FUNCTIONS = {n: public(getattr(composed, n)) for n in composed.__all__}
 CASTS = {"float": "f32", "double": "f64", "half": "f16", "bfloat16": "bf16", "long": "i64", "int": "i32", "short": "i16", "char": "i8",
          "byte": "u8", "bool": "bool"}  # fmt: skip
 
@@ -60,15 +65,14 @@ CASTS = {"float": "f32", "double": "f64", "half": "f16", "bfloat16": "bf16", "lo
 def install() -> None:
     """Give Tensor its methods."""
     for name in METHODS:
-        if (fn := getattr(composed, name, None)) is not None and name not in Tensor.__dict__:
-            setattr(Tensor, name, method(fn))
-    for name in INPLACE:
-        if (fn := getattr(Tensor, name, None)) is not None:
-            setattr(Tensor, name + "_", _inplace(fn, name + "_"))
+        if name not in Tensor.__dict__:
+            setattr(Tensor, name, FUNCTIONS[name])
     for name, short in CASTS.items():
         setattr(Tensor, name, _cast_method(name, dt.BY_NAME[short]))
     for fn in _SPECIAL:
         setattr(Tensor, fn.__name__, fn)
+    for name in INPLACE:
+        setattr(Tensor, name + "_", _inplace(getattr(Tensor, name), name + "_"))
     for name, op in (("add", "add"), ("sub", "sub"), ("mul", "mul"), ("truediv", "div"), ("pow", "pow"), ("floordiv", "floor_divide"),
                      ("mod", "remainder"), ("and", "bitwise_and"), ("or", "bitwise_or"), ("xor", "bitwise_xor")):  # fmt: skip
         if (fn := getattr(Tensor, op, None)) is not None:
@@ -199,8 +203,15 @@ def is_contiguous(self: Tensor, memory_format: MemoryFormat | None = None) -> bo
     return bool(a.flags.c_contiguous)
 
 
+def _check_format(x: Tensor, memory_format: MemoryFormat | None) -> None:
+    wanted = {channels_last: 4, channels_last_3d: 5}.get(memory_format, x.ndim)  # type: ignore[arg-type]
+    if x.ndim != wanted:
+        raise OpError(f"memory format {memory_format} wants rank {wanted}, got {x.type}")
+
+
 def contiguous(self: Tensor, memory_format: Any = None) -> Tensor:
     """This tensor in row-major memory; itself where it already is."""
+    _check_format(self, memory_format)
     return self if self._array.flags.c_contiguous else self.clone()
 
 
@@ -233,6 +244,7 @@ def to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, non_bloc
             continue
         else:
             dtype = a
+    _check_format(self, memory_format)
     if device is not None and str(Device(device) if isinstance(device, str) else device).partition(":")[0] != "cpu":
         raise OpError(f"device {device} is not available; this build has cpu")
     out = self if dtype is None else random.cast(self, creation.check_dtype(dtype))
@@ -269,6 +281,11 @@ def fill_(self: Tensor, value: Any) -> Tensor:
 def zero_(self: Tensor) -> Tensor:
     """Write zeros."""
     return fill_(self, 0)
+
+
+def polygamma(self: Tensor, n: int) -> Tensor:
+    """The n-th derivative of digamma."""
+    return composed.polygamma(n, self)
 
 
 def where(self: Tensor, condition: Tensor, other: Any) -> Tensor:
@@ -335,14 +352,6 @@ def new_empty(self: Tensor, *size: Any, dtype: Any = None, **_: Any) -> Tensor:
 def new_full(self: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **_: Any) -> Tensor:
     """`fill_value` everywhere, of this tensor's dtype."""
     return creation.full(size, fill_value, dtype=dtype or self.dtype)
-
-
-def unique_consecutive(self: Tensor) -> Tensor:
-    """Equal neighbours of the flattened tensor merged."""
-    flat = composed.reshape(self, (-1,))
-    if flat.numel() < 2:
-        return flat.clone()
-    return getitem(flat, composed.cat([creation.ones(1, dtype=dt.bool_), flat[1:] != flat[:-1]]))
 
 
 def uniform_(self: Tensor, from_: float = 0.0, to: float = 1.0, *, generator: Any = None, **kw: Any) -> Tensor:
@@ -484,12 +493,12 @@ def storage_offset(self: Tensor) -> int:
 
 
 # Methods that take sizes or axes one by one: name -> the keyword.
-VARIADIC = {"reshape": "shape", "permute": "dims", "expand": "size", "repeat": "repeats", "flip": "dims", "tile": "dims"}
+VARIADIC = {"reshape": "shape", "permute": "dims", "expand": "size", "repeat": "repeats", "flip": "dims", "tile": "dims", "sum_to_size": "size"}
 
 _SPECIAL: tuple[Callable[..., Any], ...] = (
     __getitem__, __setitem__, __matmul__, __rmatmul__, *(_with_sizes(*item) for item in VARIADIC.items()), view, size, dim, numel, nelement, element_size,
-    stride, is_contiguous, contiguous, data_ptr, is_floating_point, is_complex, to, type_as, cpu, get_device, copy_, fill_, zero_, where,
-    masked_select, masked_scatter, masked_scatter_, index_put_, new_tensor, new_zeros, new_ones, new_empty, new_full, unique_consecutive,
+    stride, is_contiguous, contiguous, data_ptr, is_floating_point, is_complex, to, type_as, cpu, get_device, copy_, fill_, zero_, polygamma, where,
+    masked_select, masked_scatter, masked_scatter_, index_put_, new_tensor, new_zeros, new_ones, new_empty, new_full, sets.argwhere, sets.bincount, sets.histc, sets.unique, sets.unique_consecutive,
     uniform_, normal_, bernoulli_, random_, cauchy_, exponential_, geometric_, log_normal_, bernoulli, multinomial, allclose, equal, unsqueeze_, squeeze_, t_, transpose_, share_memory_, is_shared,
     pin_memory, storage_offset,
 )  # fmt: skip

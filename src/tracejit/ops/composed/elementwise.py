@@ -15,17 +15,18 @@ from tracejit.ops import pointwise as p
 from tracejit.ops.composed.axes import floating, fresh, same_dtype
 
 __all__ = [
-    "abs", "absolute", "acos", "acosh", "add", "addcdiv", "addcmul", "arccos", "arccosh", "arcsin", "arcsinh",
-    "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_left_shift",
-    "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "clamp", "clamp_max", "clamp_min",
-    "clip", "copysign", "cos", "cosh", "deg2rad", "digamma", "div", "divide", "eq", "erf", "erfc", "exp", "exp2",
-    "expm1", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "ge", "greater", "greater_equal",
-    "gt", "heaviside", "hypot", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "le", "lerp", "less",
-    "less_equal", "lgamma", "log", "log10", "log1p", "log2", "logaddexp", "logaddexp2", "logical_and", "logical_not",
-    "logical_or", "logical_xor", "logit", "lt", "masked_fill", "maximum", "minimum", "mul", "multiply", "nan_to_num",
-    "ne", "neg", "negative", "not_equal", "polygamma", "positive", "pow", "rad2deg", "reciprocal", "remainder",
-    "round", "rsqrt", "rsub", "sgn", "sign", "signbit", "sin", "sinc", "sinh", "sqrt", "square", "sub", "subtract",
-    "tan", "tanh", "true_divide", "trunc", "where", "xlogy",
+    "abs", "absolute", "acos", "acosh", "add", "addcdiv", "addcmul", "angle", "arccos", "arccosh", "arcsin",
+    "arcsinh", "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and",
+    "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "clamp",
+    "clamp_max", "clamp_min", "clip", "conj", "conj_physical", "copysign", "cos", "cosh", "deg2rad", "digamma", "div",
+    "divide", "eq", "erf", "erfc", "exp", "exp2", "expm1", "fix", "float_power", "floor", "floor_divide", "fmax",
+    "fmin", "fmod", "frac", "ge", "greater", "greater_equal", "gt", "heaviside", "hypot", "isclose", "isfinite",
+    "isinf", "isnan", "isneginf", "isposinf", "isreal", "ldexp", "le", "lerp", "less", "less_equal", "lgamma", "log",
+    "log10", "log1p", "log2", "logaddexp", "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "logit", "lt", "masked_fill", "maximum", "minimum", "mul", "multiply", "mvlgamma", "nan_to_num", "ne", "neg",
+    "negative", "not_equal", "polygamma", "positive", "pow", "rad2deg", "real", "reciprocal", "remainder",
+    "resolve_conj", "resolve_neg", "round", "rsqrt", "rsub", "sgn", "sign", "signbit", "sin", "sinc", "sinh", "sqrt",
+    "square", "sub", "subtract", "tan", "tanh", "true_divide", "trunc", "where", "xlogy",
 ]  # fmt: skip
 
 Operand = Value | Scalar
@@ -681,6 +682,49 @@ def deg2rad(x: Value) -> Any:
 def rad2deg(x: Value) -> Any:
     """Radians as degrees."""
     return floating(x) * (180 / math.pi)
+
+
+
+def ldexp(x: Value, other: Value) -> Any:
+    """x * 2^other."""
+    return x * p.Pow()(*_together(2.0, floating(other)))
+
+
+def mvlgamma(x: Value, p: int) -> Any:
+    """The logarithm of the multivariate gamma function of dimension p."""
+    if p < 1:
+        raise OpError(f"mvlgamma of {x.type}: p is {p}, wanted 1 or more")
+    x = floating(x)
+    return sum((lgamma(x - 0.5 * i) for i in range(p)), start=0.25 * p * (p - 1) * math.log(math.pi))
+
+
+# --- of complex numbers, which real ones are -----------------------------------------------------------------------
+
+
+def real(x: Value) -> Any:
+    """x itself: there are no complex types."""
+    return x
+
+
+conj = resolve_conj = resolve_neg = real
+
+
+def conj_physical(x: Value) -> Any:
+    """x in memory of its own."""
+    return fresh(x)
+
+
+def isreal(x: Value) -> Any:
+    """True everywhere."""
+    return eq(cast(x, dt.bool_), cast(x, dt.bool_))
+
+
+def angle(x: Value) -> Any:
+    """pi for negative numbers, else 0; NaN stays."""
+    x = floating(x)
+    return where(isnan(x), x, where(x < 0, math.pi, x * 0))
+
+
 
 
 # PyTorch's second names

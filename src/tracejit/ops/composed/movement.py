@@ -10,15 +10,18 @@ from tracejit.errors import IndexOutOfRange, OpError
 from tracejit.ir.dim import Extent, Shape, product, same
 from tracejit.ir.node import Scalar, Value, broadcast_shapes, cast, common_dtype, constant, expand_to
 from tracejit.ops.composed.axes import axes_of, axis_of, fresh, rank
-from tracejit.ops.movement import Broadcast, Concat, Flip, Pad, Reshape, Slice, Transpose
+from tracejit.ops.movement import Broadcast, Concat, Flip, Pad, Reshape, Slice, Transpose, UpdateSlice
+from tracejit.ops.reduce import ReduceSum
 
 __all__ = [
-    "adjoint", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "broadcast_to", "cat",
-    "channel_shuffle", "chunk", "column_stack", "concat", "diagonal", "dstack", "expand", "expand_as", "flatten",
-    "flip", "fliplr", "flipud", "hstack", "meshgrid", "moveaxis", "movedim", "narrow", "pad", "permute",
-    "pixel_shuffle", "pixel_unshuffle", "ravel", "repeat", "reshape", "roll", "rot90", "select", "split", "squeeze",
-    "stack", "swapaxes", "swapdims", "t", "tensor_split", "tile", "transpose", "unbind", "unflatten", "unsqueeze",
-    "view", "view_as", "vstack",
+    "adjoint", "atleast_1d", "atleast_2d", "atleast_3d", "block_diag", "broadcast_tensors", "broadcast_to",
+    "cartesian_prod", "cat", "channel_shuffle", "chunk", "column_stack", "concat", "concatenate", "constant_pad_nd",
+    "diagonal", "diagonal_scatter", "dsplit", "dstack", "expand", "expand_as", "flatten", "flip", "fliplr", "flipud",
+    "hsplit", "hstack", "meshgrid", "moveaxis", "movedim", "narrow", "pad", "permute", "pixel_shuffle",
+    "pixel_unshuffle", "ravel", "repeat", "reshape", "reshape_as", "roll", "rot90", "row_stack", "select",
+    "select_scatter", "slice_scatter", "split", "split_with_sizes", "squeeze", "stack", "sum_to_size", "swapaxes",
+    "swapdims", "t", "tensor_split", "tile", "transpose", "unbind", "unflatten", "unsafe_chunk", "unsafe_split",
+    "unsqueeze", "view", "view_as", "vsplit", "vstack",
 ]  # fmt: skip
 
 
@@ -280,7 +283,7 @@ def cat(tensors: Sequence[Value], dim: int = 0) -> Any:
     return Concat(axis_of(dim, rank(xs[0])))(*xs) if len(xs) > 1 else fresh(xs[0])
 
 
-concat = cat
+concat = concatenate = cat
 
 
 def stack(tensors: Sequence[Value], dim: int = 0) -> Any:
@@ -306,6 +309,9 @@ def hstack(tensors: Sequence[Value]) -> Any:
 def vstack(tensors: Sequence[Value]) -> Any:
     """The tensors below each other."""
     return cat([atleast_2d(x) for x in tensors], 0)
+
+
+row_stack = vstack
 
 
 def dstack(tensors: Sequence[Value]) -> Any:
@@ -458,19 +464,9 @@ def pad(x: Value, pad: Sequence[int], mode: str = "constant", value: Scalar | No
     widths = list(pad)
     if len(widths) % 2 or len(widths) > 2 * rank(x):
         raise OpError(f"pad of {x.type} by {widths}: wanted two widths for each of at most {rank(x)} dims")
-    pairs = {rank(x) - 1 - i // 2: (widths[i], widths[i + 1]) for i in range(0, len(widths), 2)}
     if mode == "constant":
-        shape: Shape = x.type.shape
-        for axis, (low, high) in pairs.items():
-            n = shape[axis]
-            if isinstance(n, int) and n + low + high < 0:
-                raise OpError(f"pad of {x.type} by {widths}: dim {axis} would have {n + low + high} positions")
-        if not any(widths):
-            return fresh(x)
-        low = tuple(pairs.get(i, (0, 0))[0] for i in range(rank(x)))
-        high = tuple(pairs.get(i, (0, 0))[1] for i in range(rank(x)))
-        fill = constant(x, x.type.dtype.numpy.type(value or 0).item(), x.type.dtype)
-        return Pad(low, high, (0,) * rank(x))(x, fill)
+        return constant_pad_nd(x, widths, value or 0)
+    pairs = _width_pairs(x, widths)
     if mode not in _EDGES:
         raise OpError(f"pad mode is {mode!r}, wanted 'constant', 'reflect', 'replicate' or 'circular'")
     if rank(x) < 2 or len(widths) // 2 > rank(x) - 1:
@@ -480,6 +476,27 @@ def pad(x: Value, pad: Sequence[int], mode: str = "constant", value: Scalar | No
     for axis, (low, high) in pairs.items():
         x = _EDGES[mode](x, axis, low, high)
     return x
+
+
+def _width_pairs(x: Value, widths: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """axis -> (low, high)"""
+    return {rank(x) - 1 - i // 2: (widths[i], widths[i + 1]) for i in range(0, len(widths), 2)}
+
+
+def constant_pad_nd(x: Value, pad: Sequence[int], value: Scalar = 0) -> Any:
+    """x with `value` around it; negative widths cut off."""
+    pairs = _width_pairs(x, pad)
+    shape: Shape = x.type.shape
+    for axis, (low, high) in pairs.items():
+        n = shape[axis]
+        if isinstance(n, int) and n + low + high < 0:
+            raise OpError(f"pad of {x.type} by {list(pad)}: dim {axis} would have {n + low + high} positions")
+    if not any(pad):
+        return fresh(x)
+    low = tuple(pairs.get(i, (0, 0))[0] for i in range(rank(x)))
+    high = tuple(pairs.get(i, (0, 0))[1] for i in range(rank(x)))
+    fill = constant(x, x.type.dtype.numpy.type(value).item(), x.type.dtype)
+    return Pad(low, high, (0,) * rank(x))(x, fill)
 
 
 def _cut(x: Any, axis: int, low: int, high: int) -> Any:
@@ -539,6 +556,129 @@ def diagonal(x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     first = (offset if offset >= 0 else -offset * columns) if count else 0
     row = reshape(y, (*batch, rows * columns))
     return slice_along(row, len(batch), first, first + (count - 1) * (columns + 1) + 1 if count else first, columns + 1)
+
+
+
+# --- parts by other names, and parts replaced ----------------------------------------------------------------------
+
+
+def hsplit(x: Value, indices_or_sections: int | Sequence[int]) -> tuple[Any, ...]:
+    """x cut along axis 1 (0 for vectors), as `tensor_split` does, but into equal parts only."""
+    if not rank(x):
+        raise OpError(f"hsplit of {x.type}: wanted rank 1 or more")
+    return _even_split("hsplit", x, indices_or_sections, 0 if rank(x) == 1 else 1)
+
+
+def vsplit(x: Value, indices_or_sections: int | Sequence[int]) -> tuple[Any, ...]:
+    """x cut along axis 0."""
+    if rank(x) < 2:
+        raise OpError(f"vsplit of {x.type}: wanted rank 2 or more")
+    return _even_split("vsplit", x, indices_or_sections, 0)
+
+
+def dsplit(x: Value, indices_or_sections: int | Sequence[int]) -> tuple[Any, ...]:
+    """x cut along axis 2."""
+    if rank(x) < 3:
+        raise OpError(f"dsplit of {x.type}: wanted rank 3 or more")
+    return _even_split("dsplit", x, indices_or_sections, 2)
+
+
+def _even_split(name: str, x: Value, at: int | Sequence[int], axis: int) -> tuple[Any, ...]:
+    if isinstance(at, int) and (at < 1 or x.type.shape[axis] % at):
+        raise OpError(f"{name} of {x.type} into {at}: extent {x.type.shape[axis]} does not divide")
+    return tensor_split(x, at, axis)
+
+
+def split_with_sizes(x: Value, split_sizes: Sequence[int], dim: int = 0) -> tuple[Any, ...]:
+    """x cut along `dim` into pieces of the given sizes."""
+    return split(x, split_sizes, dim)
+
+
+unsafe_chunk, unsafe_split = chunk, split
+
+
+def reshape_as(x: Value, other: Value) -> Any:
+    """x in other's shape."""
+    return reshape(x, other.type.shape)
+
+
+def sum_to_size(x: Value, size: Sequence[int]) -> Any:
+    """x summed to `size`, a shape that broadcasts to x's."""
+    lead = rank(x) - len(size)
+    if lead < 0 or any(not same(d, 1) and not same(d, n) for d, n in zip(size, x.type.shape[lead:], strict=True)):
+        raise OpError(f"sum_to_size of {x.type} to {list(size)}: the size does not broadcast to the tensor")
+    axes = tuple(range(lead)) + tuple(
+        i + lead for i, d in enumerate(size) if same(d, 1) and not same(x.type.shape[i + lead], 1)
+    )
+    return reshape(ReduceSum(axes)(x), size) if axes else x
+
+
+def select_scatter(x: Value, src: Value, dim: int, index: int) -> Any:
+    """x with one position of `dim` replaced by `src`."""
+    axis = axis_of(dim, rank(x))
+    part = select(x, dim, index)
+    if len(part.type.shape) != rank(src) or not all(map(same, part.type.shape, src.type.shape)):
+        raise OpError(f"select_scatter into {x.type} at dim {dim}: wanted {part.type}, got {src.type}")
+    n = x.type.shape[axis]
+    return _replaced(x, unsqueeze(src, axis), axis, index + n if index < 0 else index, 1)
+
+
+def slice_scatter(
+    x: Value, src: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Any:
+    """x with x[start:end:step] of `dim` replaced by `src`."""
+    axis = axis_of(dim, rank(x))
+    if step < 1:
+        raise OpError(f"slice_scatter step is {step}, wanted 1 or more")
+    first, stop, _ = slice(start, end, step).indices(x.type.shape[axis])
+    want = tuple(max(0, -(-(stop - first) // step)) if i == axis else d for i, d in enumerate(x.type.shape))
+    if len(want) != rank(src) or not all(map(same, want, src.type.shape)):
+        raise OpError(f"slice_scatter into {x.type} at dim {dim}: wanted a source of {list(want)}, got {src.type}")
+    return _replaced(x, src, axis, first, step)
+
+
+def _replaced(x: Any, part: Any, axis: int, start: int, step: int) -> Any:
+    if any(same(d, 0) for d in part.type.shape):
+        return fresh(x)
+    starts = tuple(start if i == axis else 0 for i in range(rank(x)))
+    return UpdateSlice(starts, tuple(step if i == axis else 1 for i in range(rank(x))))(x, cast(part, x.type.dtype))
+
+
+def diagonal_scatter(x: Value, src: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """x with its diagonal replaced by `src`."""
+    part = diagonal(x, offset, dim1, dim2)
+    if len(part.type.shape) != rank(src) or not all(map(same, part.type.shape, src.type.shape)):
+        raise OpError(f"diagonal_scatter into {x.type}: wanted {part.type}, got {src.type}")
+    a, b = axis_of(dim1, rank(x)), axis_of(dim2, rank(x))
+    order = [i for i in range(rank(x)) if i not in (a, b)] + [a, b]
+    y = permute(x, order)
+    *batch, rows, columns = y.type.shape
+    count = part.type.shape[-1]
+    if not count:
+        return fresh(x)
+    first = offset if offset >= 0 else -offset * columns
+    line = _replaced(reshape(y, (*batch, rows * columns)), src, len(batch), first, columns + 1)
+    return permute(reshape(line, y.type.shape), [order.index(i) for i in range(rank(x))])
+
+
+def block_diag(*tensors: Value) -> Any:
+    """The matrices along the diagonal of one, zero elsewhere; vectors are rows."""
+    xs = [atleast_2d(x) for x in tensors]
+    if bad := [x for x in xs if rank(x) > 2]:
+        raise OpError(f"block_diag wants matrices, got {bad[0].type}")
+    width, before = sum(x.type.shape[1] for x in xs), 0
+    rows: list[Any] = []
+    for x in xs:
+        rows.append(pad(x, (before, width - before - x.type.shape[1])))
+        before += x.type.shape[1]
+    return cat(rows)
+
+
+def cartesian_prod(*tensors: Value) -> Any:
+    """Every choice of one element from each vector, as rows."""
+    return ravel(tensors[0]) if len(tensors) == 1 else stack([ravel(g) for g in meshgrid(*tensors)], 1)
+
+
 
 
 # --- channels and pixels -------------------------------------------------------------------------------------------

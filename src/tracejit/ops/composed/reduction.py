@@ -15,18 +15,21 @@ from tracejit.ir import dtype as dt
 from tracejit.ir.dim import product, same
 from tracejit.ir.dtype import DType
 from tracejit.ir.node import Value, cast, constant, expand_to
-from tracejit.ops.composed.axes import Dims, axes_of, axis_of, floating, fresh, keep, rank, spread
-from tracejit.ops.composed.elementwise import abs, exp, isinf, isnan, log, maximum, minimum, ne, sqrt, where
-from tracejit.ops.composed.movement import ravel, reshape, slice_along
+from tracejit.ops.composed.axes import Dims, axes_of, axis_of, floating, fresh, keep, rank, require, spread
+from tracejit.ops.composed.elementwise import (
+    abs, ceil, clamp, eq, exp, floor, isinf, isnan, log, maximum, minimum, ne, round, sqrt, where,
+)  # fmt: skip
+from tracejit.ops.composed.movement import diagonal, movedim, ravel, reshape, slice_along, transpose, unsqueeze
 from tracejit.ops.control import StopGradient
 from tracejit.ops.order import CumMax, CumProd, CumSum
 from tracejit.ops.reduce import ArgMax, ArgMin, ReduceMax, ReduceMin, ReduceProd, ReduceSum
 from tracejit.ops.source import Iota
 
 __all__ = [
-    "all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "cummax", "cummin", "cumprod",
-    "cumsum", "diff", "log_softmax", "logcumsumexp", "logsumexp", "max", "mean", "min", "nanmean", "nansum", "norm",
-    "prod", "softmax", "softmin", "std", "std_mean", "sum", "var", "var_mean", "vector_norm",
+    "all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "corrcoef", "count_nonzero", "cov", "cummax",
+    "cummin", "cumprod", "cumsum", "cumulative_trapezoid", "diff", "dist", "log_softmax", "logcumsumexp", "logsumexp",
+    "max", "mean", "min", "nanmean", "nanmedian", "nanquantile", "nansum", "norm", "prod", "quantile", "renorm",
+    "softmax", "softmin", "std", "std_mean", "sum", "trapezoid", "trapz", "var", "var_mean", "vector_norm",
 ]  # fmt: skip
 
 
@@ -371,6 +374,156 @@ def diff(x: Value, n: int = 1, dim: int = -1, prepend: Value | None = None, appe
         )
         x = ne(after, before) if x.type.dtype is dt.bool_ else after - before
     return x
+
+
+
+# --- statistics ----------------------------------------------------------------------------------------------------
+
+
+def dist(x: Value, other: Value, p: float = 2) -> Any:
+    """The p-norm of x - other."""
+    return vector_norm(x - other, p)
+
+
+def renorm(x: Value, p: float, dim: int, maxnorm: float) -> Any:
+    """x with every slice of `dim` whose p-norm is larger than `maxnorm` shortened to it."""
+    axis = axis_of(dim, rank(x))
+    if rank(x) < 2 or p <= 0 or maxnorm < 0:
+        raise OpError(f"renorm of {x.type} with p={p} and maxnorm={maxnorm}: wanted rank 2, p above 0, maxnorm of 0 or more")
+    size = vector_norm(x, p, tuple(i for i in range(rank(x)) if i != axis), keepdim=True)
+    return x * where(size > maxnorm, maxnorm / (size + 1e-7), 1)
+
+
+def trapezoid(y: Value, x: Value | None = None, *, dx: float = 1.0, dim: int = -1) -> Any:
+    """The integral of samples y along `dim` by the trapezoid rule, at places x or `dx` apart."""
+    return sum(_trapezoids(y, x, dx, dim), dim)
+
+
+trapz = trapezoid
+
+
+def cumulative_trapezoid(y: Value, x: Value | None = None, *, dx: float = 1.0, dim: int = -1) -> Any:
+    """The running integral of samples y along `dim`."""
+    return cumsum(_trapezoids(y, x, dx, dim), dim)
+
+
+def _trapezoids(y: Value, x: Value | None, dx: float, dim: int) -> Any:
+    axis = axis_of(dim, rank(y))
+    n = y.type.shape[axis]
+    heights = (slice_along(y, axis, builtins.min(1, n), n) + slice_along(y, axis, 0, builtins.max(n - 1, 0))) * 0.5
+    if x is None:
+        return heights * dx
+    steps = diff(x, 1, -1 if rank(x) == 1 else axis - rank(y))
+    return heights * (reshape(steps, (-1, *(1,) * (rank(y) - axis - 1))) if rank(x) == 1 else steps)
+
+
+def cov(x: Value, *, correction: int = 1, fweights: Value | None = None, aweights: Value | None = None) -> Any:
+    """The covariance matrix of variables in rows, observations in columns; weights count or rate observations."""
+    if rank(x) > 2:
+        raise OpError(f"cov of {x.type}: wanted rank 2 or less")
+    rows = reshape(x, (1, -1)) if rank(x) < 2 else x
+    w: Any = None
+    for v in (fweights, aweights):
+        if v is not None:
+            if rank(v) != 1 or not same(v.type.shape[0], rows.type.shape[1]):
+                raise OpError(f"cov of {x.type}: weights {v.type} do not fit the observations")
+            w = v if w is None else w * v
+    rows = floating(rows)
+    w = w if w is None else cast(w, rows.type.dtype)
+    count: Any = rows.type.shape[1] if w is None else sum(w)
+    center = sum(rows if w is None else rows * w, 1, keepdim=True) / count
+    away = rows - center
+    if aweights is not None and w is not None and correction:
+        freedom: Any = count - correction * sum(w * aweights) / count
+    else:
+        freedom = count - correction
+    freedom = clamp(freedom, min=0) if isinstance(freedom, Value) else builtins.max(freedom, 0)
+    product_ = (away if w is None else away * w) @ transpose(away, 0, 1)
+    out = product_ / freedom if isinstance(freedom, Value) or freedom else product_ / 0.0
+    return reshape(out, ()) if rank(x) < 2 else out
+
+
+def corrcoef(x: Value) -> Any:
+    """The matrix of correlation coefficients of variables in rows, limited to [-1, 1]."""
+    c = cov(x)
+    if not rank(c):
+        return c / c
+    deviation = sqrt(diagonal(c))
+    return clamp(c / unsqueeze(deviation, 1) / unsqueeze(deviation, 0), -1, 1)
+
+
+def quantile(
+    x: Value, q: Value | float, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Any:
+    """The q-th quantiles (0 .. 1) along `dim`, or of all; a vector q gives a new first axis; NaN if there is one."""
+    return _quantile("quantile", x, q, dim, keepdim, interpolation, False)
+
+
+def nanquantile(
+    x: Value, q: Value | float, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Any:
+    """As `quantile`, of what is not NaN."""
+    return _quantile("nanquantile", x, q, dim, keepdim, interpolation, True)
+
+
+def _quantile(
+    name: str, x: Value, q: Value | float, dim: int | None, keepdim: bool, interpolation: str, ignore_nan: bool
+) -> Any:
+    from tracejit.ops.composed.selection import sort
+    from tracejit.ops.indexing import TakeAlong
+
+    _float_only(name, x)
+    if interpolation not in ("linear", "lower", "higher", "midpoint", "nearest"):
+        raise OpError(f"{name} interpolation is {interpolation!r}, wanted linear, lower, higher, midpoint or nearest")
+    q = q if isinstance(q, Value) else constant(x, q, x.type.dtype)
+    if rank(q) > 1 or q.type.dtype is not x.type.dtype:
+        raise OpError(f"{name} of {x.type} at {q.type}: wanted a number or a vector of the same dtype")
+    if same(product(x.type.shape), 0):
+        raise OpError(f"{name} of {x.type}: an empty tensor has none")
+    require((q >= 0) & (q <= 1), f"{name} wants q in 0 .. 1", OpError)
+    rows = ravel(x) if dim is None else movedim(x if rank(x) else reshape(x, (1,)), dim, -1)
+    rows = sort(rows, -1).values  # NaN is last
+    n, last = rows.type.shape[-1], rank(rows) - 1
+    bad = isnan(rows)
+    known = sum(~bad, -1, keepdim=True) if ignore_nan else None
+    place = reshape(q, (-1,)) * (n - 1) if known is None else reshape(q, (-1,)) * cast(clamp(known - 1, min=0), x.type.dtype)
+    place = expand_to(place, (*rows.type.shape[:-1], place.type.shape[-1]))
+    if interpolation == "nearest":
+        low = high = cast(round(place), dt.int64)
+    else:
+        low, high = cast(floor(place), dt.int64), cast(ceil(place), dt.int64)
+        low, high = (high, high) if interpolation == "higher" else (low, low) if interpolation == "lower" else (low, high)
+    a, b = TakeAlong(last)(rows, low), TakeAlong(last)(rows, high)
+    share = 0.5 if interpolation == "midpoint" else place - cast(low, x.type.dtype)
+    out = a if low is high else where(eq(low, high), a, a + share * (b - a))
+    if not ignore_nan:
+        out = where(any(bad, -1, keepdim=True), math.nan, out)
+    out = movedim(out, -1, 0)
+    if keepdim:
+        out = reshape(out, (out.type.shape[0], *((1,) * rank(x))) if dim is None else out.type.shape)
+        out = out if dim is None else unsqueeze(out, axis_of(dim, rank(x)) + 1) if rank(x) else reshape(out, (-1,))
+    return out if rank(q) else reshape(out, out.type.shape[1:])
+
+
+def nanmedian(x: Value, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The lower median of what is not NaN: of all, or along `dim` with its position."""
+    from tracejit.ops.composed.selection import sort
+
+    if dim is None:
+        return nanmedian(ravel(x), 0).values
+    axis = axis_of(dim, rank(x))
+    if not rank(x):
+        return Extreme(fresh(x), constant(x, 0, dt.int64))
+    if same(x.type.shape[axis], 0):
+        raise IndexOutOfRange(f"nanmedian of {x.type} at dim {dim}: an empty range has no median")
+    from tracejit.ops.indexing import TakeAlong
+
+    values, order = sort(x, axis, stable=True)
+    middle = clamp(sum(~isnan(x), axis, keepdim=True) - 1, min=0) // 2
+    pair = (TakeAlong(axis)(values, middle), TakeAlong(axis)(order, middle))
+    return Extreme(*(v if keepdim else reshape(v, x.type.without((axis,)).shape) for v in pair))
+
+
 
 
 # --- softmax and its family ----------------------------------------------------------------------------------------

@@ -14,24 +14,26 @@ import numpy as np
 from tracejit.errors import DTypeError, OpError
 from tracejit.ir import dtype as dt
 from tracejit.ir.dim import product, same
-from tracejit.ir.node import Node, Scalar, Value, cast, constant, expand_to
+from tracejit.ir.node import Node, Scalar, Value, cast, common_dtype, constant, expand_to, scalar_dtype
 from tracejit.ir.op import ArrayConst
 from tracejit.ir.types import TensorType
 from tracejit.ops.composed import movement
-from tracejit.ops.composed.axes import axis_of, fresh, rank, require, same_dtype
-from tracejit.ops.composed.elementwise import eq, where
+from tracejit.ops.composed.axes import axis_of, fresh, keep, rank, require, same_dtype
+from tracejit.ops.composed.elementwise import eq, isnan, ne, where
 from tracejit.ops.composed.movement import flatten, movedim, narrow, ravel, reshape, slice_along, squeeze, unsqueeze
 from tracejit.ops.composed.reduction import Extreme, amax, sum
 from tracejit.ops.control import StopGradient
 from tracejit.ops.indexing import Scatter, ScatterAlong, Take, TakeAlong
 from tracejit.ops.movement import Broadcast, Pad, UpdateSlice
-from tracejit.ops.order import Sort
+from tracejit.ops.order import CumMax, Sort
+from tracejit.ops.reduce import ArgMax
 from tracejit.ops.source import Const, Iota
 
 __all__ = [
-    "argsort", "diag", "diag_embed", "diagflat", "embedding", "gather", "index_add", "index_copy", "index_fill",
-    "index_select", "kthvalue", "median", "msort", "one_hot", "repeat_interleave", "scatter", "scatter_add", "sort",
-    "take", "take_along_dim", "topk", "trace", "tril", "triu",
+    "argsort", "bucketize", "diag", "diag_embed", "diagflat", "embedding", "gather", "index_add", "index_copy",
+    "index_fill", "index_select", "isin", "kthvalue", "median", "mode", "msort", "one_hot", "repeat_interleave",
+    "scatter", "scatter_add", "searchsorted", "sort", "take", "take_along_dim", "topk", "trace", "tril", "triu",
+    "unravel_index",
 ]  # fmt: skip
 
 
@@ -262,6 +264,101 @@ def median(x: Value, dim: int | None = None, keepdim: bool = False) -> Any:
     last = kthvalue(x, n, dim, keepdim)  # NaN sorts last
     bad = ~eq(last.values, last.values)
     return Extreme(where(bad, last.values, middle.values), where(bad, last.indices, middle.indices))
+
+
+
+def searchsorted(
+    sorted_sequence: Value, input: Value | Scalar, *, out_int32: bool = False, right: bool = False,
+    side: str | None = None, sorter: Value | None = None,
+) -> Any:  # fmt: skip
+    """Where to insert `input` into the ordered last axis so that order is kept: before equals, or behind where `right`."""
+    if side not in (None, "left", "right") or (right and side == "left"):
+        raise OpError(f"searchsorted side is {side!r} with right={right}, wanted left or right")
+    v: Any = input if isinstance(input, Value) else constant(sorted_sequence, input, scalar_dtype(input))
+    seq = sorted_sequence
+    if sorter is not None:
+        if len(sorter.type.shape) != rank(seq) or not all(map(same, sorter.type.shape, seq.type.shape)):
+            raise OpError(f"searchsorted of {seq.type} with sorter {sorter.type}: shapes differ")
+        seq = TakeAlong(rank(seq) - 1)(seq, positions(sorter, seq.type.shape[-1], "searchsorted's sorter"))
+    if rank(seq) != 1 and (rank(v) != rank(seq) or not all(map(same, v.type.shape[:-1], seq.type.shape[:-1]))):
+        raise OpError(f"searchsorted of {v.type} in {seq.type}: the leading extents differ")
+    n, after = seq.type.shape[-1], right or side == "right"
+    flat = rank(seq) == 1
+    want = reshape(v, (-1,)) if flat else v
+    dtype = common_dtype(seq, want)
+    seq, want = cast(seq, dtype), cast(want, dtype)
+    found = want.emit(Const(0, TensorType(dt.int64, want.type.shape, want.type.device)), ())
+    step = 1 << int(n).bit_length() >> 1 if n else 0
+    while step:  # a binary search, all elements in step: `found` positions are known to lie before
+        probe = found + step
+        at = where(probe <= n, probe, n) - 1
+        there = TakeAlong(rank(seq) - 1)(seq, at)
+        before = (there <= want) if after else (there < want)
+        if dtype.is_floating_point:  # NaN is larger than all numbers
+            before = before | (isnan(want) & (~isnan(there) | after))
+        found = where((probe <= n) & before, probe, found)
+        step >>= 1
+    return cast(reshape(found, v.type.shape), dt.int32 if out_int32 else dt.int64)
+
+
+def bucketize(input: Value | Scalar, boundaries: Value, *, out_int32: bool = False, right: bool = False) -> Any:
+    """The bucket between `boundaries` that each element falls into."""
+    if rank(boundaries) != 1:
+        raise OpError(f"bucketize wants a vector of boundaries, got {boundaries.type}")
+    return searchsorted(boundaries, input, out_int32=out_int32, right=right)
+
+
+def isin(
+    elements: Value | Scalar, test_elements: Value | Scalar, *, assume_unique: bool = False, invert: bool = False
+) -> Any:
+    """Whether each element is one of `test_elements`."""
+    like = elements if isinstance(elements, Value) else test_elements
+    if not isinstance(like, Value):
+        raise TypeError("isin: elements or test_elements must be a Tensor")
+    x, y = (v if isinstance(v, Value) else constant(like, v, scalar_dtype(v)) for v in (elements, test_elements))
+    dtype = common_dtype(x, y)
+    row = sort(cast(ravel(y), dtype), 0).values
+    n = row.type.shape[0]
+    if n == 0:
+        out = ne(x, x) & eq(x, x)
+    else:
+        x = cast(x, dtype)
+        at = searchsorted(row, x)
+        out = eq(Take(0)(row, where(at < n, at, n - 1)), x)
+    return ~out if invert else out
+
+
+def mode(x: Value, dim: int = -1, keepdim: bool = False) -> Extreme:
+    """The most frequent value along `dim` (the smallest of them), and its last position."""
+    axis = axis_of(dim, rank(x))
+    if not rank(x):
+        return Extreme(fresh(x), constant(x, 0, dt.int64))
+    n = x.type.shape[axis]
+    if n == 0:
+        raise OpError(f"mode of {x.type} at dim {dim}: an empty range has none")
+    values, order = Sort(axis, False, True)(x)
+    place = x.emit(Iota(x.type.shape, axis, dt.int64), ())
+    before = movement.roll(values, 1, axis)
+    starts = where(ne(values, before) | eq(place, 0), place, 0)
+    run = place - CumMax(axis)(starts)  # how many equals stand before, within the run
+    at = keep(ArgMax(axis)(run), x, (axis,), True)
+    pair = (TakeAlong(axis)(values, at), TakeAlong(axis)(order, at))
+    return Extreme(*(v if keepdim else squeeze(v, axis) for v in pair))
+
+
+def unravel_index(indices: Value, shape: int | Sequence[int]) -> tuple[Any, ...]:
+    """Positions in the flattened tensor as one index for each axis of `shape`."""
+    extents = (shape,) if isinstance(shape, int) else tuple(shape)
+    if indices.type.dtype.kind not in "iu":
+        raise DTypeError(f"unravel_index wants integers, got {indices.type}")
+    out: list[Any] = []
+    rest: Any = indices
+    for d in reversed(extents):
+        out.append(rest % d)
+        rest = rest // d
+    return tuple(reversed(out))
+
+
 
 
 # --- made of positions ---------------------------------------------------------------------------------------------
