@@ -248,6 +248,20 @@ def test_an_update_that_reads_other_elements_is_not_made_in_place() -> None:
     np.testing.assert_array_equal(p, want)
 
 
+@pytest.mark.parametrize("n", [5, 64, 300])
+def test_updates_at_the_end_of_row_kernels(n: int) -> None:
+    def f(p: Any, q: Any, x: Any) -> Any:
+        s = softmax(p * 0.5)
+        total = ops.reduce_sum(s * x, (1,))
+        return p - s * ops.broadcast(total, p.shape, (0,)), q * 0.9 + total, s
+
+    p, q, x = normal(7, n), normal(7, seed=1), normal(7, n, seed=2)
+    want = run(graph_of(f, p, q, x), [p, q, x])
+    got = build(graph_of(f, p, q, x), updates={0: 0, 1: 1})([p, q, x])
+    for a, b in zip((p, q, *got), want, strict=True):
+        assert_same(a, b)
+
+
 def test_parameters_swap() -> None:
     p, q = normal(9), normal(9, seed=1)
     a, b = p.copy(), q.copy()

@@ -1,4 +1,4 @@
-"""Random graphs: native code against the interpreter. A failure names its seed; `graph_from(seed)` makes the graph again."""
+"""Random graphs: native code against the interpreter. A failure names its seed, and `graph_from(seed)` its graph."""
 
 from __future__ import annotations
 

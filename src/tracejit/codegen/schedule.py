@@ -101,13 +101,15 @@ class Launch:
         """True where `new` may be written into the memory of `old`: each element is read only to make its successor."""
         if old not in self.reads:
             return True
-        stage = self.kernel.stages[0]
-        if len(self.kernel.stages) > 1 or stage.axes:
-            return False
-        a, b = (self.operands.index(n) for n in (old, new))
-        (target,) = (key(s.index) for s in stage.stores if s.buffer == b)
-        loads = [n.op for n in scalars([s.value for s in stage.stores]) if isinstance(n.op, Load) and n.op.buffer == a]
-        return all(op.safe and not op.strides and key(op.index) == target for op in loads)
+        numbers = [k for k, b in enumerate(self.kernel.buffers) if b.use != "row"]
+        a, b = (numbers[self.operands.index(n)] for n in (old, new))
+        for stage in self.kernel.stages:
+            written = {key(t.index) for t in stage.stores if t.buffer == b}
+            values = [*(x.value for x in stage.accumulators), *(t.value for t in stage.stores)]
+            loads = [n.op for n in scalars(values) if isinstance(n.op, Load) and n.op.buffer == a]
+            if not all(op.safe and not op.strides and {key(op.index)} == written for op in loads):
+                return False
+        return True
 
 
 @dataclass(frozen=True, eq=False)
