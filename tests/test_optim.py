@@ -144,6 +144,11 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("AdamW", {"lr": 0.1, "betas": (0.5, 0.9)}),
     ("Adamax", {"lr": 0.1, "weight_decay": 0.1}),
     ("RMSprop", {"lr": 0.1, "momentum": 0.5, "centered": True, "weight_decay": 0.1}),
+    ("Adadelta", {"lr": 0.5, "weight_decay": 0.1}),
+    ("Rprop", {"lr": 0.1}),
+    ("ASGD", {"lr": 0.1, "t0": 5.0, "lambd": 0.01}),
+    ("NAdam", {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("RAdam", {"lr": 0.1, "betas": (0.9, 0.9)}),
     ("Adagrad", {"lr": 0.1, "lr_decay": 0.1, "initial_accumulator_value": 0.2}),
 ]
 

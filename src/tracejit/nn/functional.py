@@ -276,8 +276,6 @@ def batch_norm(
     """Channels (axis 1) normalised by the batch in training, which moves the running statistics; else by those."""
     if training and not input.numel():  # type: ignore[attr-defined]
         return input.clone()
-    if not input.numel():  # type: ignore[attr-defined]
-        return input.clone()
     if input.ndim < 2:
         raise OpError(f"batch_norm wants [batch, channels, ...], got {input.type}")
     if not training:
@@ -288,6 +286,7 @@ def batch_norm(
     if isinstance(count, int) and count == 1:
         raise ValueError(f"batch_norm in training wants more than 1 value per channel, got input {input.type}")
     if running_mean is not None and running_var is not None:
+        _normalization.check_channels("batch_norm", input, running_mean, running_var)
         with no_grad():
             assign(running_mean, (running_mean * (1 - momentum) + mean.detach() * momentum).to(running_mean.dtype))
             unbiased = var.detach() * (count / (count - 1))
@@ -334,9 +333,7 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    """The rows of `weight` at `input`; rows longer than `max_norm` are shortened in place first."""
-    if scale_grad_by_freq or sparse:
-        raise OpError("embedding supports neither scale_grad_by_freq nor sparse gradients")
+    """The rows of `weight` at `input`; rows longer than `max_norm` are shortened in place first. `sparse` changes nothing."""
     if max_norm is not None:
         with no_grad():
             rows: Any = input.reshape(-1)  # type: ignore[attr-defined]
@@ -344,7 +341,7 @@ def embedding(
             length = used.norm(norm_type, -1, True)
             scale = (length > max_norm).to(weight.dtype) * (max_norm / (length + 1e-7) - 1) + 1
             assign(weight, weight.detach().index_copy(0, rows, used * scale))  # type: ignore[attr-defined]
-    return _selection.embedding(input, weight, padding_idx)
+    return _selection.embedding(input, weight, padding_idx, scale_grad_by_freq)
 
 
 # --- attention -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,11 @@
 
 from tracejit.optim import lr_scheduler
 from tracejit.optim.adam import Adam, Adamax, AdamW
+from tracejit.optim.adaptive import ASGD, Adadelta, NAdam, RAdam, Rprop
 from tracejit.optim.optimizer import Optimizer
 from tracejit.optim.sgd import SGD, Adagrad, RMSprop
 
-__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Adamax", "Optimizer", "RMSprop", "lr_scheduler"]
+__all__ = [
+    "ASGD", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "Optimizer", "RAdam", "RMSprop", "Rprop",
+    "lr_scheduler",
+]  # fmt: skip

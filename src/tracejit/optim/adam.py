@@ -12,7 +12,8 @@ from tracejit.optim.optimizer import Optimizer, ParamsT, counter, not_negative, 
 __all__ = ["Adam", "AdamW", "Adamax"]
 
 
-def _check_betas(betas: Any) -> None:
+def check_betas(betas: Any) -> None:
+    """Raise ValueError naming the first beta outside [0, 1)."""
     for i, beta in enumerate(betas):
         if not 0 <= beta < 1:
             raise ValueError(f"betas[{i}] is {beta}, wanted 0 <= beta < 1")
@@ -38,7 +39,7 @@ class Adam(Optimizer):
         decoupled_weight_decay: bool = False,
     ) -> None:
         not_negative(lr=lr, eps=eps, weight_decay=weight_decay)
-        _check_betas(betas)
+        check_betas(betas)
         super().__init__(
             params,
             {
@@ -133,7 +134,7 @@ class Adamax(Optimizer):
         capturable: bool = False,
     ) -> None:
         not_negative(lr=lr, eps=eps, weight_decay=weight_decay)
-        _check_betas(betas)
+        check_betas(betas)
         super().__init__(
             params,
             {

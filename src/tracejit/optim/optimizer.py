@@ -10,8 +10,9 @@ import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from tracejit.ir.dtype import float32
 from tracejit.tensor.autograd import enable_grad, no_grad
-from tracejit.tensor.creation import zeros
+from tracejit.tensor.creation import full, zeros
 from tracejit.tensor.tensor import Tensor
 
 __all__ = ["Optimizer", "ParamsT"]
@@ -163,9 +164,9 @@ class Optimizer:
         return "\n".join([*lines, ")"])
 
 
-def counter() -> Any:
-    """A step count of zero."""
-    return zeros(())
+def counter(start: float = 0.0) -> Any:
+    """A number that is updated in place: a float32 tensor of rank 0."""
+    return full((), float(start), dtype=float32)
 
 
 def not_negative(**values: Any) -> None:
