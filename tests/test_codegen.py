@@ -20,6 +20,7 @@ from tracejit.ir.graph import Graph, param, run
 from tracejit.ir.node import Node, expand_to
 from tracejit.ir.op import Op
 from tracejit.ir.types import TensorType
+from tracejit.passes.grad import pullback
 
 TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "f32": 5e-6, "f64": 1e-13}
 
@@ -149,6 +150,20 @@ def test_pad_slice_concat() -> None:
         return ops.slice_(padded, (0, 1), padded.shape, (1, 2)), ops.concat((x, y, x), 1)
 
     check(f, normal(5, 19), normal(5, 3))
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("padding", [0, 1, 2])
+def test_convolutions_and_their_gradients_with_padding_and_stride(stride: int, padding: int) -> None:
+    def f(x: Any, w: Any) -> Any:
+        low = (0, 0, 0, padding, padding)
+        y = ops.conv(ops.pad(x, low, low), w, (stride, stride), (1, 1))
+        dx, dw = pullback((y,), (ops.cos(y),), (x, w))
+        return y, dx, dw
+
+    x, w = normal(2, 2, 3, 9, 8), normal(2, 4, 3, 3, 3, seed=1)
+    f_ = check(f, x.astype(np.float64), w.astype(np.float64))
+    assert not f_.host_ops
 
 
 def test_values_read_twice_are_computed_once() -> None:

@@ -3,17 +3,21 @@
 - A large reduction to few values is done in two steps, so that threads share the first; where it is cut depends on the
   shape alone, so the bits do not depend on the number of threads.
 - `fold` of windows that do not overlap only moves elements: it becomes a transpose and a reshape.
+- A convolution whose border is cut off, as the gradient of a padded one, does not compute the border.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
 from tracejit.codegen.kernel import sizes
+from tracejit.codegen.views import is_zero
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
+from tracejit.ir.types import TensorType
 
 __all__ = ["prepare"]
 
@@ -24,6 +28,7 @@ FEW = 16  # rows that are too few to share
 def prepare(graph: Graph) -> Graph:
     """`graph`, whose shapes are known, with large reductions in two steps and plain folds as movement."""
     new: dict[Node, Node] = {}
+    uses = graph.uses()
     for n in graph.nodes:
         ins = tuple(new[i] for i in n.inputs)
         m = n if ins == n.inputs else Node.of(n.op, ins)
@@ -31,10 +36,60 @@ def prepare(graph: Graph) -> Graph:
             m = split_reduction(m)
         elif n.op.name == "fold":
             m = plain_fold(m)
+        elif n.op.name in ("pad", "slice") and is_only_reader(n, uses):
+            m = cropped_conv(m)
         if m is not n:
             m.label, m.where = n.label, n.where
         new[n] = m
     return Graph(graph.name, graph.params, tuple(new[r] for r in graph.results), graph.ranges)
+
+
+def is_only_reader(n: Node, uses: Mapping[Node, int]) -> bool:
+    """True where nobody else reads the convolution below."""
+    x = n.inputs[0]
+    while x.op.name == "reshape" and uses[x] == 1:
+        x = x.inputs[0]
+    return x.op.name == "conv" and uses[x] == 1
+
+
+def cropped_conv(n: Node) -> Node:
+    """A crop of (a reshape of) a convolution as the convolution of a crop."""
+    top = y = n.inputs[0]
+    while y.op.name == "reshape":
+        y = y.inputs[0]
+    op: Any = y.op
+    k, (x, w) = len(op.stride), y.inputs
+    whole, spatial = sizes(top.shape), sizes(y.shape)[3:]
+    if (crop := crop_of(n)) is None or len(whole) <= k or whole[len(whole) - k :] != spatial:
+        return n
+    starts, limits = crop
+    lead = len(whole) - k
+    if any(starts[:lead]) or limits[:lead] != whole[:lead] or any(a >= b for a, b in zip(starts, limits)):
+        return n
+    low, high = [0, 0, 0], [0, 0, 0]
+    window = zip(starts[lead:], limits[lead:], op.stride, op.dilation, sizes(w.shape)[3:], sizes(x.shape)[3:])
+    for a, b, stride, dilation, size, extent in window:
+        low.append(-a * stride)
+        high.append((b - 1) * stride + (size - 1) * dilation + 1 - extent)
+    interior = (0,) * len(low)
+    fill = Node.of(Op.registry["const"](0.0, TensorType(x.dtype, ())), ())  # type: ignore[call-arg]
+    if x.op.name == "pad" and is_zero(x.inputs[1]):
+        inner: Any = x.op
+        low, high = ([p + q for p, q in zip(a, b)] for a, b in ((low, inner.low), (high, inner.high)))
+        x, interior = x.inputs[0], inner.interior
+    cut = Node.of(Op.registry["pad"](tuple(low), tuple(high), tuple(interior)), (x, fill))  # type: ignore[call-arg]
+    return Node.of(Op.registry["reshape"](n.shape), (Node.of(op, (cut, w)),))  # type: ignore[call-arg]
+
+
+def crop_of(n: Node) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """First and one past the last index that a slice or a negative pad keeps of each axis; None where it does more."""
+    op: Any = n.op
+    if n.op.name == "slice":
+        return (sizes(op.starts), sizes(op.limits)) if all(s == 1 for s in op.strides) else None
+    low, high = sizes(op.low), sizes(op.high)
+    if any(op.interior) or max((*low, *high), default=0) > 0:
+        return None
+    return tuple(-a for a in low), tuple(e + b for e, b in zip(sizes(n.inputs[0].shape), high))
 
 
 def split_reduction(n: Node) -> Node:
