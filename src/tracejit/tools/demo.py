@@ -25,7 +25,7 @@ import tracejit as tj
 from tracejit.errors import MissingExtra
 from tracejit.nn import functional as F
 
-__all__ = ["Net", "demo"]
+__all__ = ["Net", "compile_seconds", "demo"]
 
 BATCH = 64
 COMPARED = 20  # steps whose eager and compiled losses are compared
@@ -96,13 +96,15 @@ def demo(folder: str | None = None, epochs: int | None = None, out: str = "digit
     except ImportError:
         raise MissingExtra("the demo prints with rich: pip install 'tracejit[demo]'") from None
     report = Report(Console())
-    data = _digits() if folder is None else _fashion(folder)
+    data = _read(folder)
     short = epochs is not None and epochs < (30 if folder is None else 3)
     count = epochs or (30 if folder is None else 3)
     _heading(report, f"tracejit {tj.__version__} on {platform.machine()}, Python {platform.python_version()}")
     report.line("data", f"{data.name}: {len(data.train[1])} images to train, {len(data.test[1])} to test")
     report.line("threads", str(tj.get_num_threads() or os.cpu_count()))
     _compare(report, data)
+    cold, warm = _compile_times(folder)
+    report.line("compile time", f"{cold:8.2f} s of CPU; {warm:.2f} s with the kernels on disk")
     model, step = _train(report, data, count)
     accuracy = _accuracy(model, data)
     if folder is None and not short:
@@ -122,6 +124,10 @@ def _heading(report: Report, text: str) -> None:
 
 
 # -- data and model
+
+
+def _read(folder: str | None) -> Data:
+    return _digits() if folder is None else _fashion(folder)
 
 
 def _digits() -> Data:
@@ -167,10 +173,10 @@ def _compare(report: Report, data: Data) -> None:
     batches = [b for b in batches if len(b[1]) == BATCH]
     batches = [batches[i % len(batches)] for i in range(COMPARED)]
     _, eager = _start(data)
-    eager_losses, _ = _first_steps(eager, batches)
+    eager_losses = [eager(x, y).item() for x, y in batches]
     _, plain = _start(data)
     compiled: Any = tj.compile(plain)
-    losses, cpu = _first_steps(compiled, batches)
+    losses = [compiled(x, y).item() for x, y in batches]
     x, y = batches[0]
     times = _interleaved([lambda: eager(x, y), lambda: compiled(x, y)], ROUNDS)
     slow, fast = (median(t) for t in times)
@@ -179,26 +185,38 @@ def _compare(report: Report, data: Data) -> None:
     report.line("eager", f"{slow * 1e3:8.2f} ms a step")
     report.line("compiled", f"{fast * 1e3:8.2f} ms a step")
     report.line("speed-up", f"{slow / fast:8.1f} x")
-    report.line("compile time", f"{_compile_time(cpu):8.2f} s of CPU")
     report.promise("compiled code ran", compiled.compiled_calls > 0, f"in {compiled.compiled_calls} calls")
     report.promise(f"first {COMPARED} losses agree", worst <= 1e-4, f"to {worst:.1e} (at most 1e-4)")
 
 
-def _first_steps(step: Step, batches: Sequence[tuple[Any, Any]]) -> tuple[list[float], list[float]]:
-    """Loss and CPU seconds of each step."""
-    losses: list[float] = []
+def compile_seconds(folder: str | None) -> float:
+    """CPU seconds that recording and compiling the train step take, beyond the eager steps they replace."""
+    data = _read(folder)
+    x, y = data.train[0][:BATCH], data.train[1][:BATCH]
+    _, eager = _start(data)
+    eager(x, y)
+    _, plain = _start(data)
+    compiled: Any = tj.compile(plain)
     seconds: list[float] = []
-    for x, y in batches:
+    while not compiled.compiled_calls and len(seconds) < 10:
         before = time.process_time()
-        losses.append(step(x, y).item())
+        compiled(x, y)
         seconds.append(time.process_time() - before)
-    return losses, seconds
+    before = time.process_time()
+    eager(x, y)
+    return sum(seconds[:-1]) - (len(seconds) - 1) * (time.process_time() - before)
 
 
-def _compile_time(seconds: Sequence[float]) -> float:
-    """CPU seconds that the calls which recorded and compiled took beyond those of a settled call."""
-    settled = median(seconds[len(seconds) // 2 :])
-    return sum(s - settled for s in seconds[: len(seconds) // 2] if s > 2 * settled)
+def _compile_times(folder: str | None) -> tuple[float, float]:
+    """`compile_seconds` of two fresh processes: with no kernels on disk, and with those that the first left there."""
+    code = f"from tracejit.tools.demo import compile_seconds; print(compile_seconds({folder!r}))"
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "TRACEJIT_CACHE_DIR": cache}
+        cold, warm = (
+            float(subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True).stdout)
+            for _ in range(2)
+        )
+    return cold, warm
 
 
 def _interleaved(calls: Sequence[Callable[[], Any]], rounds: int) -> list[list[float]]:
