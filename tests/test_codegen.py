@@ -14,6 +14,7 @@ import tracejit.ops as ops
 from tracejit import config
 from tracejit.codegen.compile import Executable, build, with_sizes
 from tracejit.codegen.result import Miss
+from tracejit.errors import BackendError
 from tracejit.ir import dtype as dt
 from tracejit.ir.dim import Sym
 from tracejit.ir.graph import Graph, param, run
@@ -318,6 +319,26 @@ def test_updates_of_arrays_that_are_not_contiguous_or_overlap_an_input() -> None
     g = build(graph_of(lambda p, q: p + 1.0 + q, y[:10], y[5:15]), updates={0: 0})
     g([y[:10], y[5:15]])
     np.testing.assert_array_equal(y[:10], want)
+
+
+def test_arrays_may_change_from_call_to_call() -> None:
+    f = build(graph_of(lambda p, x: (p + x, x * 2.0), normal(6), normal(6)), updates={0: 0})
+    p, other = normal(12), normal(6, seed=1)
+    for x in (other, other, p[3:9], normal(6, seed=2), p[3:9], other):
+        target = p[:6]
+        want, twice = target + x, x * 2
+        (got,) = f([target, x])
+        np.testing.assert_array_equal(p[:6], want)
+        np.testing.assert_array_equal(got, twice)
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    f = build(graph_of(lambda p: p + 1.0, normal(6)), updates={0: 0})
+    frozen = normal(6)
+    frozen.flags.writeable = False
+    for wrong in ([normal(7)], [normal(6).astype(np.float64)], [], [frozen]):
+        with pytest.raises(BackendError):
+            f(wrong)
 
 
 @pytest.mark.parametrize("backend", ["interpret", "llvm"])

@@ -22,6 +22,7 @@ from tracejit.codegen.kernel import Accumulator, Buffer, Kernel, Load, Slot, Sta
 from tracejit.codegen.lanes import step
 from tracejit.codegen.llvm import vectormath
 from tracejit.codegen.llvm.text import Module, Type, Value, f32, f64, i1, i8, i16, i32, i64, of, ptr
+from tracejit.codegen.place import bounds
 from tracejit.ir import dtype as dt
 from tracejit.ir.dtype import DType
 from tracejit.ir.index import Axis, Index
@@ -506,7 +507,7 @@ class _Emitter:
     def inside(self, op: Inside) -> Value:
         out: Value | None = None
         for index, lowest, limit in op.conditions:
-            at = self.position(index, i32 if extent(limit) < 1 << 30 else i64)
+            at = self.position(index, i32 if extent(limit) < 1 << 30 and is_small(index) else i64)
             # One unsigned comparison tests both ends.
             offset = at - extent(lowest) if extent(lowest) else at
             bound = self.f.value(extent(limit) - extent(lowest), offset.type)
@@ -535,7 +536,7 @@ class _Emitter:
             assert by is not None
             ok = self.fits(at, by, extent(buffer.size))
             return self.widen(self.diamond(ok, [(op, at)])[0], op.dtype)
-        flat = self.position(op.index, i32 if last < 1 << 30 and not n.inputs else i64)
+        flat = self.position(op.index, i32 if last < 1 << 30 and not n.inputs and is_small(op.index) else i64)
         for i, c in zip(n.inputs, op.strides, strict=True):
             flat = flat + self.get(i) * extent(c)
         if not op.safe or self.active is not None:
@@ -768,6 +769,12 @@ class _Emitter:
         if a.kind.startswith("arg"):
             return values[1].cast(i64)
         return round_to(values[0], a.dtype)
+
+
+def is_small(index: Index) -> bool:
+    """True where 32 bits hold the index and each of its terms, with room for lanes past the end."""
+    low, high = bounds(index)
+    return -(1 << 29) < low <= high < 1 << 29 and all(abs(extent(c)) < 1 << 20 for _, c in index.terms)
 
 
 def lanes_of(v: Value, at: int, count: int) -> Value:

@@ -10,7 +10,6 @@ Otherwise it is made elsewhere and copied at the end.
 
 from __future__ import annotations
 
-import itertools
 import re
 import weakref
 from collections.abc import Mapping, Sequence
@@ -268,6 +267,10 @@ def copy_kernel(dtype: DType, size: int) -> Kernel:
 # ---------------------------------------------------------------- segments
 
 
+# An array and the addresses where it begins and ends.
+Seen = tuple["weakref.ref[Array]", int, int]
+
+
 @dataclass(eq=False)
 class Segment:
     """A run of native steps, before it is a Program."""
@@ -290,9 +293,9 @@ class Native:
         self._code = kernels_code(self.kernels, self._bits)
         self._needs: list[engine.Code] = []
         self._parts = [p if isinstance(p, Call) else self._program(p) for p in self._segments]
-        self._targets = sorted({layout.home[graph.params[j]].number for j in layout.updates.values()})
+        self._targets = frozenset({layout.home[graph.params[j]].number for j in layout.updates.values()})
         self._is_plain = len(self._parts) == 1 and not isinstance(self._parts[0], Call) and -1 not in self._host_checks
-        self._seen: list[weakref.ref[Array]] = []  # the arrays of the last call, if they were fit to use
+        self._seen: list[Seen | None] = [None] * len(graph.params)  # the arrays of the last call that were fit to use
         self._param_types = [array_type(p) for p in graph.params]
         self._output_types = [array_type(r) for r, _ in layout.outputs]
         saved = {s.target.number: s.source for s in layout.order if isinstance(s, Copy) and s.target.kind == "temp"}
@@ -472,45 +475,49 @@ class Native:
 
         Contiguous ones are used as they are; of two that share memory where one is updated, the other keeps a copy.
         """
-        if len(arrays) == len(self._seen) and all(r() is a for r, a in zip(self._seen, arrays)):
+        seen = self._seen
+        if len(arrays) != len(self._param_types):
+            raise BackendError(f"@{self.graph.name} takes {len(self._param_types)} arrays, got {len(arrays)}")
+        changed = [k for k, (a, s) in enumerate(zip(arrays, seen)) if s is None or s[0]() is not a]
+        if not changed:
             return arrays, []
-        bound: list[Array] = []
+        bound = list(arrays)
         restore: list[tuple[Array, Array]] = []
-        plain = True
-        for k, (a, (shape, dtype)) in enumerate(zip(arrays, self._param_types, strict=True)):
-            if type(a) is not np.ndarray:  # NumPy's scalars, and subclasses
-                a, plain = np.asarray(a), False
-            if a.shape != shape or a.dtype != dtype:
-                raise BackendError(
-                    f"parameter {k} of @{self.graph.name} is {dtype}{list(shape)}, got {a.dtype}{list(a.shape)}"
-                )
-            if not (a.flags.c_contiguous and a.flags.aligned):
-                plain = False
-                bound.append(np.array(a, order="C"))
-                if k in self._targets:
-                    restore.append((a, bound[-1]))
-            else:
-                bound.append(a)
-        if self._targets and self._separate(bound):
-            plain = False
-        self._seen = [weakref.ref(a) for a in arrays] if plain else []
+        fresh = list(seen)
+        for k in changed:
+            a = bound[k] = self._fit(k, arrays[k])
+            if a is not arrays[k] and k in self._targets:
+                restore.append((arrays[k], a))
+            start = buffer.address(a)
+            fresh[k] = (weakref.ref(a), start, start + a.nbytes)
+        self._separate(bound, fresh, changed)
+        if all(a is b for a, b in zip(bound, arrays)):
+            self._seen = fresh
         return bound, restore
 
-    def _separate(self, bound: list[Array]) -> bool:
-        """Give parameters that share memory with one that is updated a copy of their own; True if there were any."""
-        spans = [(buffer.address(a), buffer.address(a) + a.nbytes) for a in bound]
-        rising = sorted(s for s in spans if s[0] < s[1])
-        if all(hi <= lo for (_, hi), (lo, _) in itertools.pairwise(rising)):
-            return False
-        shared = {
-            k
-            for j in self._targets
-            for k, (lo, hi) in enumerate(spans)
-            if k not in self._targets and lo < spans[j][1] and spans[j][0] < hi
-        }
-        for k in shared:
-            bound[k] = bound[k].copy()
-        return bool(shared)
+    def _fit(self, k: int, a: Array) -> Array:
+        """Parameter k as a contiguous array: `a` itself, or a copy."""
+        if type(a) is not np.ndarray:  # NumPy's scalars, and subclasses
+            a = np.asarray(a)
+        shape, dtype = self._param_types[k]
+        if a.shape != shape or a.dtype != dtype:
+            have = f"{a.dtype}{list(a.shape)}"
+            raise BackendError(f"parameter {k} of @{self.graph.name} is {dtype}{list(shape)}, got {have}")
+        if k in self._targets and not a.flags.writeable:
+            raise BackendError(f"parameter {k} of @{self.graph.name} is updated, but the array is read-only")
+        return a if a.flags.c_contiguous and a.flags.aligned else np.array(a, order="C")
+
+    def _separate(self, bound: list[Array], spans: Sequence[Seen | None], changed: Sequence[int]) -> None:
+        """Give parameters that share memory with one that is updated a copy of their own."""
+        new = set(changed)
+        for j in self._targets:
+            mine = spans[j]
+            for k in range(len(bound)) if j in new else changed:
+                other = spans[k]
+                if k in self._targets or mine is None or other is None:
+                    continue
+                if mine[1] < other[2] and other[1] < mine[2]:
+                    bound[k] = bound[k].copy()
 
     def _index(self, n: Node) -> int:
         """The number of a stored node's place among the externals."""
