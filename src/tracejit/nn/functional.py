@@ -274,7 +274,7 @@ def batch_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Channels (axis 1) normalised by the batch in training, which moves the running statistics; else by those."""
-    if training and not input.numel():  # type: ignore[attr-defined]
+    if not input.numel():  # type: ignore[attr-defined]  # nothing to learn from, as a mean would be 0 / 0
         return input.clone()
     if input.ndim < 2:
         raise OpError(f"batch_norm wants [batch, channels, ...], got {input.type}")

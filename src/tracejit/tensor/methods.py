@@ -39,7 +39,7 @@ log_softmax logaddexp logaddexp2 logcumsumexp logical_and logical_not logical_or
 masked_fill matmul max maximum mean median min minimum mm mode moveaxis movedim msort mul multiply mv mvlgamma
 nan_to_num nanmean nanmedian nanquantile nansum narrow ne neg negative norm not_equal outer permute positive pow prelu
 prod quantile rad2deg ravel reciprocal relu remainder renorm repeat_interleave reshape_as resolve_conj resolve_neg
-roll rot90 round rsqrt scatter scatter_add select select_scatter sgn sigmoid sign signbit sin sinc sinh slice_scatter
+roll rot90 round rsqrt scatter scatter_add scatter_reduce index_reduce select select_scatter sgn sigmoid sign signbit sin sinc sinh slice_scatter
 softmax sort split split_with_sizes sqrt square squeeze std sub subtract sum swapaxes swapdims t take take_along_dim
 tan tanh tensor_split tile topk trace transpose tril triu true_divide trunc unbind unflatten unfold unsafe_chunk
 unsafe_split unsqueeze var vdot view_as vsplit xlogy
@@ -53,7 +53,7 @@ bitwise_xor ceil clamp clamp_max clamp_min clip conj_physical copysign cos cosh 
 divide eq erf erfc exp exp2 expm1 fix float_power floor floor_divide fmod frac ge greater greater_equal gt heaviside
 hypot index_add index_copy index_fill ldexp le lerp less less_equal lgamma log log10 log1p log2 logical_and
 logical_not logical_or logical_xor logit lt masked_fill mul multiply mvlgamma nan_to_num ne neg negative not_equal
-polygamma pow rad2deg reciprocal relu remainder renorm round rsqrt scatter scatter_add sgn sigmoid sign sin sinc sinh
+polygamma pow rad2deg reciprocal relu remainder renorm round rsqrt scatter scatter_add scatter_reduce index_reduce sgn sigmoid sign sin sinc sinh
 sqrt square sub subtract tan tanh tril triu true_divide trunc xlogy
 """.split()
 

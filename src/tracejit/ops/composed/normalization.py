@@ -113,6 +113,14 @@ def group_norm(
     return cast(_scaled("group_norm", input, y, weight, bias, (1,)), input.type.dtype)
 
 
+def check_channels(name: str, x: Value, *vectors: Value) -> None:
+    """Raise unless each vector has one entry for each channel (axis 1) of x, and its dtype."""
+    _same_float(name, x, *vectors)
+    for v in vectors:
+        if rank(v) != 1 or not same(v.type.shape[0], x.type.shape[1]):
+            raise OpError(f"{name} of {x.type} with {v.type}: wanted {[x.type.shape[1]]}")
+
+
 def batch_moments(x: Value) -> tuple[Any, Any, Any]:
     """Mean, biased variance and count of each channel (axis 1) over all other axes, in float32 for half types."""
     axes = (0, *range(2, rank(x)))

@@ -6,7 +6,7 @@ and only then handed to the indexing primitives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from tracejit.ir.op import ArrayConst
 from tracejit.ir.types import TensorType
 from tracejit.ops.composed import movement
 from tracejit.ops.composed.axes import axis_of, fresh, keep, rank, require, same_dtype
-from tracejit.ops.composed.elementwise import eq, isnan, ne, where
+from tracejit.ops.composed.elementwise import div, eq, isnan, maximum, minimum, ne, where
 from tracejit.ops.composed.movement import flatten, movedim, narrow, ravel, reshape, slice_along, squeeze, unsqueeze
 from tracejit.ops.composed.reduction import Extreme, amax, sum
 from tracejit.ops.control import StopGradient
@@ -31,8 +31,8 @@ from tracejit.ops.source import Const, Iota
 
 __all__ = [
     "argsort", "bucketize", "diag", "diag_embed", "diagflat", "embedding", "gather", "index_add", "index_copy",
-    "index_fill", "index_select", "isin", "kthvalue", "median", "mode", "msort", "one_hot", "repeat_interleave",
-    "scatter", "scatter_add", "searchsorted", "sort", "take", "take_along_dim", "topk", "trace", "tril", "triu",
+    "index_fill", "index_reduce", "index_select", "isin", "kthvalue", "median", "mode", "msort", "one_hot", "repeat_interleave",
+    "scatter", "scatter_add", "scatter_reduce", "searchsorted", "sort", "take", "take_along_dim", "topk", "trace", "tril", "triu",
     "unravel_index",
 ]  # fmt: skip
 
@@ -77,13 +77,24 @@ def take(x: Value, index: Value) -> Any:
     return Take(0)(row, positions(index, row.type.shape[0], f"take of {x.type}", negative=True))
 
 
-def embedding(input: Value, weight: Value, padding_idx: int | None = None) -> Any:
-    """The rows of `weight` at the positions `input`; the row `padding_idx` gets no gradient."""
+def embedding(
+    input: Value, weight: Value, padding_idx: int | None = None, scale_grad_by_freq: bool = False
+) -> Any:
+    """The rows of `weight` at the positions `input`; the row `padding_idx` gets no gradient.
+
+    With `scale_grad_by_freq` the gradient of a row is divided by how often it is read.
+    """
     if rank(weight) != 2:
         raise OpError(f"embedding wants a matrix of weights, got {weight.type}")
     rows = weight.type.shape[0]
     at = positions(input, rows, f"embedding of {weight.type}")
     out = Take(0)(weight, at)
+    if scale_grad_by_freq:
+        ones = expand_to(constant(weight, 1, weight.type.dtype), at.type.shape)
+        none = expand_to(constant(weight, 0, weight.type.dtype), (rows,))
+        read = Take(0)(Scatter(0, "add")(none, ravel(at), ravel(ones)), at)
+        fixed = StopGradient()(out)
+        out = fixed + (out - fixed) / expand_to(unsqueeze(read, -1), out.type.shape)
     if padding_idx is None:
         return out
     if not -rows <= padding_idx < rows:
@@ -135,9 +146,12 @@ def take_along_dim(x: Value, indices: Value, dim: int | None = None) -> Any:
 
 
 def scatter(x: Value, dim: int, index: Value, src: Value | Scalar, *, reduce: str | None = None) -> Any:
-    """x with y[index[i, j], j] = src[i, j] for dim 0, and so on; `reduce` is None or "add"."""
-    if reduce not in (None, "add"):
-        raise OpError(f"scatter reduce is {reduce!r}, wanted None or 'add'")
+    """x with y[index[i, j], j] = src[i, j] for dim 0, and so on; `reduce` is None, "add" or "multiply"."""
+    if reduce not in (None, "add", "multiply"):
+        raise OpError(f"scatter reduce is {reduce!r}, wanted None, 'add' or 'multiply'")
+    if reduce == "multiply":
+        src = src if isinstance(src, Value) else expand_to(constant(x, src, x.type.dtype), index.type.shape)
+        return scatter_reduce(x, dim, index, src, "prod")
     axis, at = _along("scatter", x, dim, index)
     if isinstance(src, Value):
         if rank(src) != rank(index) and rank(src) and rank(index):
@@ -161,6 +175,82 @@ def scatter_add(x: Value, dim: int, index: Value, src: Value) -> Any:
     return scatter(x, dim, index, src, reduce="add")
 
 
+_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "prod": lambda a, b: a & b if a.type.dtype is dt.bool_ else a * b,
+    "amax": maximum,
+    "amin": minimum,
+}
+
+
+def scatter_reduce(
+    x: Value, dim: int, index: Value, src: Value, reduce: str, *, include_self: bool = True
+) -> Any:
+    """x with src[i, j] combined at [index[i, j], j] for dim 0, and so on: sum, mean, prod, amax or amin.
+
+    Without `include_self` the combined places hold nothing of x.
+    """
+    if reduce not in ("sum", "mean", *_COMBINE):
+        raise OpError(f"scatter_reduce reduce is {reduce!r}, wanted sum, mean, prod, amax or amin")
+    same_dtype("scatter_reduce", x, src)
+    if rank(src) != rank(index) and rank(src) and rank(index):
+        raise OpError(f"scatter_reduce of {src.type} by {index.type}: ranks {rank(src)} and {rank(index)} differ")
+    axis, at = _along("scatter_reduce", x, dim, index)
+    if not rank(x) or not rank(index):
+        row, at = reshape(x, (-1,)), reshape(at, (-1,))
+        return reshape(_reduced(row, 0, at, reshape(src, (-1,)), reduce, include_self), x.type.shape)
+    part = _fit(x, index.type.shape, axis)
+    out = _reduced(part, axis, at, _fit(src, index.type.shape), reduce, include_self)
+    return out if part is x else UpdateSlice((0,) * rank(x), (1,) * rank(x))(x, out)
+
+
+def _reduced(x: Any, axis: int, at: Any, u: Any, reduce: str, include_self: bool) -> Any:
+    def filled(value: Scalar, shape: Sequence[Any], dtype: dt.DType) -> Any:
+        return expand_to(constant(x, value, dtype), tuple(shape))
+
+    hit = ScatterAlong(axis, "set")(
+        filled(False, x.type.shape, dt.bool_), at, filled(True, at.type.shape, dt.bool_)
+    )
+    if reduce in _COMBINE:
+        at, u = _runs(axis, at, u, _COMBINE[reduce])
+        total = ScatterAlong(axis, "set")(x, at, u)  # the last of a run is written last, and holds all of it
+        return where(hit, _COMBINE[reduce](x, total), x) if include_self else total
+    base = x if include_self else where(hit, False if x.type.dtype is dt.bool_ else 0, x)
+    total = ScatterAlong(axis, "add")(base, at, u)
+    if reduce == "sum":
+        return total
+    own = filled(1, x.type.shape, dt.int64) if include_self else cast(~hit, dt.int64)
+    count = ScatterAlong(axis, "add")(own, at, filled(1, at.type.shape, dt.int64))
+    return div(total, cast(count, x.type.dtype), rounding_mode=None if x.type.dtype.is_floating_point else "floor")
+
+
+def _runs(axis: int, at: Any, u: Any, combine: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+    """Positions in order, and the updates so combined that the last of a run of equal positions holds all of it."""
+    at, order = Sort(axis, False, True)(at)
+    u = TakeAlong(axis)(u, order)
+    place = u.emit(Iota(at.type.shape, axis, dt.int64), ())
+    step = 1
+    while step < at.type.shape[axis]:  # a scan by doubling: after k rounds an element holds 2^k of its run
+        inside = eq(movement.roll(at, step, axis), at) & (place >= step)
+        u = where(inside, combine(movement.roll(u, step, axis), u), u)
+        step *= 2
+    return at, u
+
+
+def index_reduce(x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True) -> Any:
+    """x with source[k] combined with its slice index[k] of `dim`: mean, prod, amax or amin."""
+    if reduce not in ("mean", *_COMBINE):
+        raise OpError(f"index_reduce reduce is {reduce!r}, wanted mean, prod, amax or amin")
+    if rank(source) != rank(x):
+        raise OpError(f"index_reduce of {source.type} into {x.type}: ranks differ")
+    axis, at = _slices("index_reduce", x, dim, index)
+    row, source = (v if rank(v) else reshape(v, (1,)) for v in (x, source))
+    want = tuple(at.type.shape[0] if i == axis else d for i, d in enumerate(row.type.shape))
+    if len(want) != rank(source) or not all(map(same, want, source.type.shape)):
+        raise OpError(f"index_reduce of {x.type} at dim {dim} wants a source of {list(want)}, got {source.type}")
+    spread = Broadcast(want, (axis,))(at)
+    return reshape(scatter_reduce(row, axis, spread, source, reduce, include_self=include_self), x.type.shape)
+
+
 def _slices(name: str, x: Value, dim: int, index: Value) -> tuple[int, Any]:
     if rank(index) > 1:
         raise OpError(f"{name} wants a vector of indices, got {index.type}")
@@ -170,22 +260,18 @@ def _slices(name: str, x: Value, dim: int, index: Value) -> tuple[int, Any]:
 
 
 def _scattered(mode: str, x: Value, axis: int, at: Any, source: Any) -> Any:
-    row = x if rank(x) else reshape(x, (1,))
-    shape = tuple(at.type.shape[0] if i == axis else d for i, d in enumerate(row.type.shape))
-    have = source.type.shape if rank(x) else (product(source.type.shape),)
-    if not rank(source) and rank(x) < 2:
-        have = (1,)
-    if len(have) != len(shape) or not all(map(same, have, shape)):
-        raise OpError(
-            f"index of {at.type.shape[0]} positions into {x.type} at dim {axis} "
-            f"wants a source of {list(shape)}, got {source.type}"
-        )
-    return reshape(Scatter(axis, mode)(row, at, reshape(source, shape)), x.type.shape)
+    row, part = (v if rank(v) else reshape(v, (1,)) for v in (x, source))
+    want = tuple(at.type.shape[0] if i == axis else d for i, d in enumerate(row.type.shape))
+    if rank(source) > rank(x) or rank(part) != len(want) or not all(map(same, part.type.shape, want)):
+        raise OpError(f"{at.type.shape[0]} slices of {x.type} at dim {axis} want {list(want)}, got {source.type}")
+    return reshape(Scatter(axis, mode)(row, at, part), x.type.shape)
 
 
 def index_add(x: Value, dim: int, index: Value, source: Value, *, alpha: Scalar = 1) -> Any:
     """x with alpha * source[k] added to its slice index[k] of `dim`."""
     same_dtype("index_add", x, source)
+    if rank(source) != rank(x):
+        raise OpError(f"index_add of {source.type} into {x.type}: ranks differ")
     axis, at = _slices("index_add", x, dim, index)
     return _scattered("add", x, axis, at, cast(source if alpha == 1 else source * alpha, x.type.dtype))
 
@@ -203,8 +289,9 @@ def index_fill(x: Value, dim: int, index: Value, value: Value | Scalar) -> Any:
     if isinstance(value, Value) and rank(value):
         raise OpError(f"index_fill wants a number or a rank-0 value, got {value.type}")
     fill = cast(value, x.type.dtype) if isinstance(value, Value) else constant(x, value, x.type.dtype)
-    shape = tuple(at.type.shape[0] if i == axis else d for i, d in enumerate(x.type.shape))
-    return _scattered("set", x, axis, at, expand_to(fill, shape))
+    row = x if rank(x) else reshape(x, (1,))
+    shape = tuple(at.type.shape[0] if i == axis else d for i, d in enumerate(row.type.shape))
+    return reshape(Scatter(axis, "set")(row, at, expand_to(fill, shape)), x.type.shape)
 
 
 # --- by order ------------------------------------------------------------------------------------------------------
