@@ -1,4 +1,8 @@
-"""Attribute access re-expressed over static MRO lookups, so that every place Python looks is recorded and no user code runs unseen."""
+"""Attribute access re-expressed over static MRO lookups.
+
+So every place where Python looks is recorded, and no user code runs unseen. Also what the library is given and gives
+back.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +19,25 @@ from tracejit.trace.domain import is_library
 from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe, is_namedtuple
 
 Function = types.FunctionType
-C_METHODS = (
-    types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.BuiltinFunctionType,
-)  # fmt: skip
-C_CALLABLES = (
-    types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType,
+C_METHODS: tuple[type, ...] = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
     types.ClassMethodDescriptorType,
-)  # fmt: skip
-_TupleGetter = type(collections.namedtuple("_", "field").field)  # type: ignore[attr-defined]  # reads a field of a namedtuple
-PLAIN_ATTRIBUTES = frozenset(
-    (*IMMUTABLE, list, dict, tuple, set, frozenset, slice, types.BuiltinFunctionType, types.MethodWrapperType,
-     types.MethodDescriptorType, types.WrapperDescriptorType, types.GenericAlias, types.MappingProxyType, *FRESH_ITERATORS)
-)  # fmt: skip
-GENERIC = (object.__dict__["__getattribute__"], types.SimpleNamespace.__dict__.get("__getattribute__"))  # Python's default lookup
-CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
+    types.BuiltinFunctionType,
+)
+C_CALLABLES: tuple[type, ...] = (*C_METHODS, types.MethodWrapperType)
+CONTAINERS: frozenset[type] = frozenset((list, tuple, dict, set, frozenset))
+# Types whose attributes are methods and constants of the type itself.
+PLAIN_ATTRIBUTES: frozenset[type] = frozenset(
+    (*IMMUTABLE, *CONTAINERS, slice, *C_CALLABLES, types.GenericAlias, types.MappingProxyType, *FRESH_ITERATORS)
+)
+_TupleGetter: type = type(collections.namedtuple("_", "field").field)  # type: ignore[attr-defined]  # reads a field
+# Python's default attribute lookup
+GENERIC = (object.__dict__["__getattribute__"], types.SimpleNamespace.__dict__.get("__getattribute__"))
 
 
 def plain(r: Recorder, f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run library or C code. An error out of it may depend on data that no guard watches, so it refuses the recording."""
+    """Run library or C code. An error out of it may depend on data that no guard watches, so it refuses."""
     try:
         return f(*args, **kwargs)
     except Exception as e:
@@ -54,6 +59,7 @@ def is_base(t: type, kind: type, name: str) -> bool:
 
 
 def load_global(name: str) -> Any:
+    """The value of a global or builtin name."""
     frame = sys._getframe(1)
     space, r = frame.f_globals, active()
     found = space.get(name, ABSENT)
@@ -69,6 +75,7 @@ def load_global(name: str) -> Any:
 
 
 def load_attr(operands: tuple[Any, str]) -> Any:
+    """x.name"""
     x, name = operands
     r = active()
     return getattr(x, name) if r is None else attribute(r, x, name)
@@ -191,9 +198,9 @@ def _super_attribute(r: Recorder, s: Any, name: str) -> Any:
 def instance_attribute(r: Recorder, x: Any, t: type, name: str, raw: Any = None) -> Any:
     """Python's default lookup: data descriptor, instance __dict__, class attribute, __getattr__."""
     r.type_of(x)
-    if r.lookup(t, "__getattribute__") not in GENERIC:
-        if not (isinstance(x, BaseException) or r.is_tensor(x)):
-            return _odd(r, x, name)
+    generic = r.lookup(t, "__getattribute__") in GENERIC or isinstance(x, BaseException) or r.is_tensor(x)
+    if not generic:
+        return _odd(r, x, name)
     raw = r.lookup(t, name) if raw is None else raw
     if name == "__class__" and raw is object.__dict__["__class__"]:
         return t
@@ -290,6 +297,7 @@ def bind(r: Recorder, raw: Any, x: Any, t: type) -> Any:
 
 
 def load_super(operands: tuple[Any, ...]) -> Any:
+    """super(cls, x).name"""
     f, cls, x, name = operands
     r = active()
     s = f(cls, x) if r is None or f is super else r.invoke(f, (cls, x))
@@ -297,6 +305,7 @@ def load_super(operands: tuple[Any, ...]) -> Any:
 
 
 def store_attr(operands: tuple[Any, Any, str]) -> None:
+    """x.name = value"""
     value, x, name = operands
     r = active()
     if r is None:
@@ -340,10 +349,12 @@ def set_attribute(r: Recorder, x: Any, name: str, value: Any) -> None:
 
 
 def home_of(t: type, name: str) -> Any:
+    """The module of the class in the MRO of t that defines `name`."""
     return next((c.__module__ for c in t.__mro__ if name in c.__dict__), None)
 
 
 def delete_attr(operands: tuple[Any, str]) -> None:
+    """del x.name"""
     x, name = operands
     if (r := active()) is not None:
         deleter = r.lookup(type(x), "__delattr__") if not isinstance(x, type) else ABSENT
@@ -381,7 +392,9 @@ def offer(r: Recorder, x: Any, depth: int = 0) -> None:
         for v in (x.start, x.stop, x.step):
             offer(r, v, depth + 1)
     elif is_library(t.__module__):
-        if r.is_old(x):  # the library reads the tensors in its own objects, such as a generator's state, without saying so
+        if r.is_old(
+            x
+        ):  # the library reads the tensors in its own objects, such as a generator's state, without saying so
             for name, v in (instance_dict(x) or {}).items():
                 if r.is_tensor(v):
                     r.cell("ivar", x, name, v)

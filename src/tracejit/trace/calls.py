@@ -1,4 +1,7 @@
-"""Calls: Python functions run as instrumented copies, the library runs plain, C callables by the effects table, all else is refused."""
+"""Calls: Python functions run as instrumented copies, the library plain, C callables by the effects table.
+
+All else is refused.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,7 @@ def _invoke(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def call_hook(operands: tuple[tuple[Any, ...], tuple[str, ...] | None]) -> Any:
+    """CALL: the last arguments may have names."""
     stack, names = operands
     f, args = _callee(stack)
     if not names:
@@ -53,12 +57,14 @@ def call_hook(operands: tuple[tuple[Any, ...], tuple[str, ...] | None]) -> Any:
 
 
 def call_kw(stack: tuple[Any, ...]) -> Any:
+    """CALL_KW: names on top of the arguments."""
     f, args = _callee(stack[:-1])
     k = len(stack[-1])
     return _invoke(f, args[:-k], dict(zip(stack[-1], args[-k:])))
 
 
 def call_ex(stack: tuple[Any, ...]) -> Any:
+    """f(*args, **kwargs)"""
     f = stack[1] if stack[0] is NULL else stack[0]
     args, kwargs = tuple(iterate(stack[2])), stack[3]
     if (r := active()) is not None and kwargs is not None:
@@ -70,8 +76,9 @@ def call_ex(stack: tuple[Any, ...]) -> Any:
 
 
 def call_super(stack: tuple[Any, ...]) -> Any:
+    """super() without arguments, inside a method."""
     f, _ = _callee(stack[:2])
-    return super(*stack[2:]) if f is super else _invoke(f, (), {})
+    return super(stack[2], stack[3]) if f is super else _invoke(f, (), {})
 
 
 def call(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Any:
@@ -221,6 +228,7 @@ def construct(r: Recorder, cls: type, args: tuple[Any, ...], kwargs: Mapping[str
 
 
 def make_instance(r: Recorder, cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """A new instance as type.__call__ makes it: __new__, then __init__."""
     new, init = r.lookup(cls, "__new__"), r.lookup(cls, "__init__")
     if isinstance(new, staticmethod):
         new = new.__func__
@@ -267,11 +275,14 @@ def own(r: Recorder, x: Any) -> Any:
     return x
 
 
+_CALLABLE = (Function, types.MethodType)
+
+
 def guard_conversion(r: Recorder, cls: Any, x: Any) -> None:
     """int(x), str(x), ... of an object of the user's calls its dunders from C."""
-    if cls in (int, float, complex, bool, str, bytes) and not is_number(r, x) and type(x) not in CONTAINERS:
-        if type(x) is not types.MethodType and not isinstance(x, (type, Function)):
-            format(x)
+    converts = cls in (int, float, complex, bool, str, bytes)
+    if converts and not is_number(r, x) and type(x) not in CONTAINERS and not isinstance(x, (type, *_CALLABLE)):
+        format(x)
 
 
 def call_builtin(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -395,13 +406,14 @@ def _frame_call(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str,
     if name in ("eval", "exec") and len(args) == 1 and not kwargs:
         return f(args[0], frame.f_globals, frame.f_locals)
     if name == "_getframe":
-        for _ in range(args[0] if args else 0):
+        depth: Any = args[0] if args else 0
+        for _ in range(depth):
             frame = frame.f_back
             while frame is not None and is_recorder(frame.f_globals.get("__name__")):
                 frame = frame.f_back
             if frame is None:
                 raise ValueError("call stack is not deep enough")
         return frame
-    if name == "__import__" and len(args) < 2 and not kwargs:
+    if name == "__import__" and len(args) == 1 and not kwargs:
         return f(args[0], frame.f_globals)
     return f(*args, **kwargs)

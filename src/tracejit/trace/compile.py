@@ -5,7 +5,8 @@
     call 3          recorded again, compared with the first, compiled
     from call 4 on  one compiled call, where key and guards hold; else plain Python, recorded if that may pay
 
-Nothing falls back in silence: every call that ran as plain Python after the first is counted under its reason, and `explain()` shows it.
+Nothing falls back in silence: every call that ran as plain Python after the first is counted under its reason, and
+`explain()` shows it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import threading
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -69,7 +70,7 @@ _switch = _Switch()
 
 
 @contextmanager
-def eager() -> Iterator[None]:
+def eager() -> Generator[None]:
     """Inside, compiled functions run as plain Python (in this thread)."""
     _switch.eager += 1
     try:

@@ -1,4 +1,4 @@
-"""What tracing must know about tensors, given from above: `trace` lies below `tensor`, so the Tensor layer hands this in."""
+"""What tracing must know about tensors: `trace` lies below `tensor`, so the Tensor layer hands this in."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ __all__ = ["Array", "Domain", "is_library", "is_recorder"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Packages whose Python code reports what it reads to the recorder, so it runs plain. nn, optim, data and all user code are
-# instrumented instead. nn.functional is functions of arguments and modes only.
-_LIBRARY = (
-    "tracejit.tensor", "tracejit.ops", "tracejit.ir", "tracejit.passes", "tracejit.codegen", "tracejit.runtime", "tracejit.config",
-    "tracejit.errors", "tracejit.nn.functional", "tracejit.nn.parameter", "tracejit.trace.builder",
-)  # fmt: skip
+# Packages whose Python code reports what it reads to the recorder, so it runs plain. nn, optim, data and all user
+# code are instrumented instead. nn.functional is functions of arguments and modes only.
+_FOLDERS = "tensor ops ir passes codegen runtime config errors nn.functional nn.parameter trace.builder"
+_LIBRARY = tuple(f"tracejit.{name}" for name in _FOLDERS.split())
 
 
 def is_library(module: Any) -> bool:

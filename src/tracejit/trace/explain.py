@@ -23,9 +23,10 @@ def report(name: str, calls: int, compiled: int, buckets: Mapping[Any, Bucket], 
                 ", ..." if len(rec.checks) > 4 else ""
             )
             nodes = len(trace.graph.nodes) - len(trace.graph.params)
+            guards = len(rec.guard.rows) if rec.guard else 0
             lines.append(
-                f"    trace: {nodes} ops, {len(rec.guard.rows)} guards, {len(rec.updates)} updates, {trace.hits} hits, {trace.misses} side exits"
-                + (f"; goes on where it sees {looks}" if looks else "")
+                f"    trace: {nodes} ops, {guards} guards, {len(rec.updates)} updates,"
+                f" {trace.hits} hits, {trace.misses} side exits" + (f"; goes on where it sees {looks}" if looks else "")
             )
             if trace.executable.host_ops:
                 lines.append(f"      runs as NumPy: {', '.join(sorted(set(trace.executable.host_ops)))}")

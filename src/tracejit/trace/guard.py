@@ -1,11 +1,11 @@
 """Cells -> one straight-line Python function that says whether the world is as it was when the trace was recorded.
 
-The function is generated text with names of our own only (o0, v1, ...); what it compares with arrives as its globals. It
-returns -1, or the number of the first cell that differs; `reason` puts that cell into words.
+The function is generated text with names of our own only (o0, v1, ...); what it compares with arrives as its globals.
+It returns -1, or the number of the first cell that differs; `reason` puts that cell into words.
 
-Lifetime: what can be weakly referenced is, and the trace dies with it (so an id in a guard is never reused while the guard is
-alive); what cannot be (dicts, lists, numbers, text) is held. Numbers and text are compared by type and bits, all else by
-identity.
+Lifetime: what can be weakly referenced is, and the trace dies with it (so an id in a guard is never reused while the
+guard is alive); what cannot be (dicts, lists, numbers, text) is held. Numbers and text are compared by type and bits,
+all else by identity.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from tracejit.trace.recorder import ABSENT, IMMUTABLE, Cell, describe, stamp_of
 __all__ = ["Guard", "build", "same_value"]
 
 # Cheapest and most often changed first: numbers and flags of objects, then globals, then classes.
-_ORDER = ("ivar", "item", "closure", "grad", "hooks", "tensor", "list", "dict", "ivars", "set", "member", "type", "fattr", "function", "class",
-          "mro", "abc", "stamp")  # fmt: skip
+_CHEAPEST_FIRST = (
+    "ivar item closure grad hooks tensor list dict ivars set member type fattr function class mro abc stamp"
+)
+_ORDER: list[str] = [*_CHEAPEST_FIRST.split()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Same:
 
 
 def bits(x: Any) -> Any:
-    """A key equal for values of the same type and bits only: 1, True and 1.0 differ, so do 0.0 and -0.0; nan equals nan."""
+    """A key equal for values of the same type and bits only: 1 is not True or 1.0, 0.0 is not -0.0, nan is nan."""
     t = type(x)
     if t is float:
         return (t, struct.pack("<d", x))
@@ -272,32 +274,66 @@ def contents(cell: Any) -> Any:
 
 def row_of(c: Cell, text: _Text) -> Row:
     """The words for a cell."""
-    name = {
-        "ivar": lambda: f"attribute {c.key!r} of {describe(c.owner)}", "item": lambda: f"{_space(c.owner)} {short(c.key)}",
-        "class": lambda: f"{c.owner.__qualname__}.{c.key}", "closure": lambda: "a variable of an enclosing function",
-        "member": lambda: f"slot {c.key.__name__} of {describe(c.owner)}", "fattr": lambda: f"attribute {c.key!r} of {describe(c.owner)}",
-        "type": lambda: f"the class of {describe(c.owner)}", "tensor": lambda: "shape, dtype, strides or requires_grad of a tensor",
-        "grad": lambda: "the .grad of a tensor", "hooks": lambda: "gradient hooks of a tensor", "list": lambda: "a list",
-        "set": lambda: "a set", "dict": lambda: "a dict", "ivars": lambda: f"the attributes of {describe(c.owner)}",
-        "function": lambda: f"code or defaults of {c.owner.__qualname__}", "mro": lambda: f"the bases of {c.owner.__qualname__}",
-        "stamp": lambda: f"class {c.owner.__qualname__}", "abc": lambda: "the registrations of abstract base classes",
-    }[c.kind]()  # fmt: skip
+    key: Any = c.key.__name__ if c.kind == "member" else c.key
+    name = _WORDS[c.kind].format(owner=_owner_name(c), key=key if type(key) is str else short(key))
     if c.kind not in _READ or (c.kind == "item" and type(c.key) not in IMMUTABLE):
         return Row(name, None, c.where, None)
     ref, weak = text.ref(c.owner)
-    held, read, key = text.names[ref], _READ[c.kind], c.key
+    held, read = text.names[ref], _READ[c.kind]
     return Row(name, short(c.value), c.where, lambda: read(held() if weak else held, key))
 
 
+_WORDS = {
+    "ivar": "attribute {key} of {owner}",
+    "item": "{owner} {key}",
+    "class": "{owner}.{key}",
+    "closure": "a variable of an enclosing function",
+    "member": "slot {key} of {owner}",
+    "fattr": "attribute {key} of {owner}",
+    "type": "the class of {owner}",
+    "tensor": "shape, dtype, strides or requires_grad of a tensor",
+    "grad": "the .grad of a tensor",
+    "hooks": "the gradient hooks of a tensor",
+    "list": "a list",
+    "set": "a set",
+    "dict": "a dict",
+    "ivars": "the attributes of {owner}",
+    "function": "code or defaults of {owner}",
+    "mro": "the bases of {owner}",
+    "stamp": "class {owner}",
+    "abc": "the registrations of abstract base classes",
+}
+
+
+def _owner_name(c: Cell) -> str:
+    if c.kind == "item":
+        return "the global" if "__builtins__" in c.owner or "__spec__" in c.owner else "the entry"
+    return "" if c.owner is None else describe(c.owner)
+
+
+def _ivar_now(o: Any, key: Any) -> Any:
+    return o.__dict__.get(key, ABSENT)
+
+
+def _item_now(o: Any, key: Any) -> Any:
+    return dict.get(o, key, ABSENT)
+
+
+def _closure_now(o: Any, key: Any) -> Any:
+    return contents(o)
+
+
+def _attribute_now(o: Any, key: Any) -> Any:
+    return getattr(o, key, ABSENT)
+
+
 _READ: dict[str, Callable[[Any, Any], Any]] = {
-    "ivar": lambda o, k: o.__dict__.get(k, ABSENT), "item": lambda o, k: dict.get(o, k, ABSENT),
-    "class": lambda o, k: o.__dict__.get(k, ABSENT), "closure": lambda o, k: contents(o), "type": lambda o, k: type(o),
-    "fattr": lambda o, k: getattr(o, k, ABSENT), "list": lambda o, k: tuple(o), "dict": lambda o, k: tuple(o.items()),
-}  # fmt: skip
-
-
-def _space(d: Any) -> str:
-    return "the global" if "__builtins__" in d or "__spec__" in d else "entry"
+    "ivar": _ivar_now,
+    "item": _item_now,
+    "class": _ivar_now,
+    "closure": _closure_now,
+    "fattr": _attribute_now,
+}
 
 
 def short(x: Any) -> str:

@@ -1,8 +1,8 @@
 """Which function each hook of `instrument.py` runs, and the hooks that belong nowhere else.
 
-With no recording open every hook is the plain operation. Hooks run no user code of their own accord: whatever Python function an
-operation would call is called through `Recorder.invoke`, so that it runs instrumented. What cannot be re-expressed is refused
-and done plainly: a refused recording still gives right answers.
+With no recording open every hook is the plain operation. Hooks run no user code of their own accord: whatever Python
+function an operation would call is called through `Recorder.invoke`, so that it runs instrumented. What cannot be
+re-expressed is refused and done plainly: a refused recording still gives right answers.
 """
 
 from __future__ import annotations
@@ -103,13 +103,25 @@ def enter(manager: Any) -> tuple[Any, Any]:
     return r.invoke(begin, (manager,)), r.made(leave)
 
 
-instrument.install(
-    {
-        "load_global": attributes.load_global, "load_attr": attributes.load_attr, "load_super": attributes.load_super, "store_attr": attributes.store_attr,
-        "delete_attr": attributes.delete_attr, "load_item": operators.load_item, "store_item": operators.store_item, "delete_item": operators.delete_item, "call": calls.call_hook,
-        "call_kw": calls.call_kw, "call_ex": calls.call_ex, "call_super": calls.call_super, "binary": operators.binary, "unary": operators.unary, "compare": operators.compare,
-        "contains": operators.contains, "identical": operators.identical, "truth": operators.truth, "iterate": iteration.iterate, "delegate": iteration.delegate, "unpack": iteration.unpack,
-        "update": iteration.update, "format": iteration.format, "import_name": import_name, "import_from": import_from, "make_function": make_function,
-        "make_container": make_container, "enter": enter, "store_cell": store_cell, "effect": effect, "match": models.match, "catch": catch, "throw": throw,
-    }
-)  # fmt: skip
+_HOMES = {
+    attributes: ("load_global", "load_attr", "load_super", "store_attr", "delete_attr"),
+    operators: (
+        "load_item",
+        "store_item",
+        "delete_item",
+        "binary",
+        "unary",
+        "compare",
+        "contains",
+        "identical",
+        "truth",
+    ),
+    iteration: ("iterate", "delegate", "unpack", "update", "format"),
+    calls: ("call_hook", "call_kw", "call_ex", "call_super"),
+    models: ("match",),
+    sys.modules[__name__]: (
+        *("import_name", "import_from", "make_function", "make_container", "store_cell"),
+        *("effect", "catch", "throw", "enter"),
+    ),
+}
+instrument.install({n.removesuffix("_hook"): getattr(m, n) for m, names in _HOMES.items() for n in names})

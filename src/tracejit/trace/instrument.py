@@ -1,11 +1,12 @@
-"""The instrumented copy of a code object: the same program, with a hook at every place where Python meets mutable state.
+"""The instrumented copy of a code object: the same program, with a hook wherever Python meets mutable state.
 
-A hook is a constant `H` whose `__getitem__` is a plain function: `LOAD_CONST H; SWAP 2; BINARY_SUBSCR` replaces the value on
-top of the stack by `hook(value)`, at any stack depth. Hooks that want several operands get a tuple. They return what the
-replaced instruction would have left, so behaviour is unchanged.
+A hook is a constant `H` whose `__getitem__` is a plain function: `LOAD_CONST H; SWAP 2; BINARY_SUBSCR` replaces the
+value on top of the stack by `hook(value)`, at any stack depth. Hooks that want several operands get a tuple. They
+return what the replaced instruction would have left, so behaviour is unchanged.
 
-Deny by default: an opcode that is neither in `PLAIN` nor rewritten here makes the function not instrumentable. NULLs are
-never left on the stack for a hook to find: a marker constant stands for them, and CALL hooks sort out who is called.
+Deny by default: an opcode that is neither in `PLAIN` nor rewritten here makes the function not instrumentable. NULLs
+are never left on the stack for a hook to find: a marker constant stands for them, and CALL hooks sort out who is
+called.
 
 Code constants inside are left alone: the functions made from them are instrumented when they are called, so no
 instrumented code leaks into the user's objects.
@@ -21,7 +22,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bytecode import Bytecode, CellVar, FreeVar, Instr
+from bytecode import Bytecode, Instr
+from bytecode.instr import CellVar, FreeVar
 
 from tracejit.errors import NotCompilable
 
@@ -31,70 +33,24 @@ VERSION = sys.version_info[:2]
 SUPPORTED = VERSION in ((3, 11), (3, 12), (3, 13)) and sys.implementation.name == "cpython"
 _BAD_FLAGS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
-# What every hook is called; `hooks.py` gives each its function. `at(name, f)` there fills this table before first use.
-HOOKS = (
-    "load_global", "load_attr", "load_super", "store_attr", "delete_attr", "load_item", "store_item", "delete_item",
-    "call", "call_kw", "call_ex", "call_super", "binary", "unary", "compare", "contains", "identical", "truth", "iterate", "delegate",
-    "unpack", "update", "format", "import_name", "import_from", "make_function", "make_container", "enter",
-    "store_cell", "effect", "match", "catch", "throw",
-)  # fmt: skip
-
 # Opcodes that touch only the stack, the frame's own variables and exact bools: left as they are.
-PLAIN = frozenset(
-    [
-        "NOP",
-        "CACHE",
-        "POP_TOP",
-        "COPY",
-        "SWAP",
-        "LOAD_CONST",
-        "LOAD_FAST",
-        "LOAD_FAST_CHECK",
-        "LOAD_FAST_AND_CLEAR",
-        "LOAD_FAST_LOAD_FAST",
-        "STORE_FAST",
-        "STORE_FAST_LOAD_FAST",
-        "STORE_FAST_STORE_FAST",
-        "STORE_FAST_MAYBE_NULL",
-        "DELETE_FAST",
-        "LOAD_CLOSURE",
-        "MAKE_CELL",
-        "COPY_FREE_VARS",
-        "LOAD_DEREF",
-        "RETURN_VALUE",
-        "RETURN_CONST",
-        "RETURN_GENERATOR",
-        "YIELD_VALUE",
-        "SEND",
-        "END_SEND",
-        "END_FOR",
-        "FOR_ITER",
-        "JUMP_FORWARD",
-        "JUMP_BACKWARD",
-        "JUMP_BACKWARD_NO_INTERRUPT",
-        "JUMP",
-        "JUMP_NO_INTERRUPT",
-        "POP_JUMP_IF_NONE",
-        "POP_JUMP_IF_NOT_NONE",
-        "POP_JUMP_FORWARD_IF_NONE",
-        "POP_JUMP_FORWARD_IF_NOT_NONE",
-        "POP_JUMP_BACKWARD_IF_NONE",
-        "POP_JUMP_BACKWARD_IF_NOT_NONE",
-        "BUILD_TUPLE",
-        "BUILD_STRING",
-        "BUILD_SLICE",
-        "LIST_APPEND",
-        "SET_ADD",
-        "MAP_ADD",
-        "LIST_TO_TUPLE",
-        "PUSH_EXC_INFO",
-        "POP_EXCEPT",
-        "RERAISE",
-        "LOAD_ASSERTION_ERROR",
-        "CLEANUP_THROW",
-        "WITH_EXCEPT_START",
-    ]
-)
+_PLAIN = """
+    NOP CACHE POP_TOP COPY SWAP LOAD_CONST LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR LOAD_FAST_LOAD_FAST
+    STORE_FAST STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST STORE_FAST_MAYBE_NULL DELETE_FAST LOAD_CLOSURE MAKE_CELL
+    COPY_FREE_VARS LOAD_DEREF RETURN_VALUE RETURN_CONST RETURN_GENERATOR YIELD_VALUE SEND END_SEND END_FOR FOR_ITER
+    JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP JUMP_NO_INTERRUPT POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE
+    POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE
+    BUILD_TUPLE BUILD_STRING BUILD_SLICE LIST_APPEND SET_ADD MAP_ADD LIST_TO_TUPLE PUSH_EXC_INFO POP_EXCEPT RERAISE
+    LOAD_ASSERTION_ERROR CLEANUP_THROW WITH_EXCEPT_START
+"""
+PLAIN = frozenset(_PLAIN.split())
+# What every hook is called; `hooks.py` gives each its function.
+_HOOKS = """
+    load_global load_attr load_super store_attr delete_attr load_item store_item delete_item call call_kw call_ex
+    call_super binary unary compare contains identical truth iterate delegate unpack update format import_name
+    import_from make_function make_container enter store_cell effect match catch throw
+"""
+HOOKS = frozenset(_HOOKS.split())
 _INTRINSICS = ("INTRINSIC_LIST_TO_TUPLE", "INTRINSIC_STOPITERATION_ERROR")
 _JUMPS_ON_BOOL = frozenset(
     f"POP_JUMP_{way}IF_{what}" for way in ("", "FORWARD_", "BACKWARD_") for what in ("TRUE", "FALSE")
@@ -110,22 +66,20 @@ class Null:
 
 NULL = Null()
 _TABLE: dict[str, Any] = {}  # hook name -> the object whose subscript runs the hook
-_copies: dict[int, tuple[weakref.ref[types.CodeType], types.CodeType | NotCompilable]] = {}
+_copies: dict[int, tuple[weakref.ref[types.CodeType], types.CodeType | str]] = {}
 _instrumented: dict[int, weakref.ref[types.CodeType]] = {}
 
+_ARITHMETIC = {
+    "ADD": "add", "SUBTRACT": "sub", "MULTIPLY": "mul", "TRUE_DIVIDE": "truediv", "FLOOR_DIVIDE": "floordiv",
+    "REMAINDER": "mod", "POWER": "pow", "MATRIX_MULTIPLY": "matmul", "LSHIFT": "lshift", "RSHIFT": "rshift",
+    "AND": "and_", "OR": "or_", "XOR": "xor",
+}  # fmt: skip
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "ADD": operator.add, "SUBTRACT": operator.sub, "MULTIPLY": operator.mul, "TRUE_DIVIDE": operator.truediv,
-    "FLOOR_DIVIDE": operator.floordiv, "REMAINDER": operator.mod, "POWER": operator.pow, "MATRIX_MULTIPLY": operator.matmul,
-    "LSHIFT": operator.lshift, "RSHIFT": operator.rshift, "AND": operator.and_, "OR": operator.or_, "XOR": operator.xor,
-    "INPLACE_ADD": operator.iadd, "INPLACE_SUBTRACT": operator.isub, "INPLACE_MULTIPLY": operator.imul,
-    "INPLACE_TRUE_DIVIDE": operator.itruediv, "INPLACE_FLOOR_DIVIDE": operator.ifloordiv, "INPLACE_REMAINDER": operator.imod,
-    "INPLACE_POWER": operator.ipow, "INPLACE_MATRIX_MULTIPLY": operator.imatmul, "INPLACE_LSHIFT": operator.ilshift,
-    "INPLACE_RSHIFT": operator.irshift, "INPLACE_AND": operator.iand, "INPLACE_OR": operator.ior, "INPLACE_XOR": operator.ixor,
-}  # fmt: skip
+    **{word: getattr(operator, name) for word, name in _ARITHMETIC.items()},
+    **{f"INPLACE_{word}": getattr(operator, "i" + name.rstrip("_")) for word, name in _ARITHMETIC.items()},
+}
 UNARY = {"UNARY_NEGATIVE": operator.neg, "UNARY_INVERT": operator.invert, "UNARY_POSITIVE": operator.pos}
-COMPARE = {
-    "LT": operator.lt, "LE": operator.le, "GT": operator.gt, "GE": operator.ge, "EQ": operator.eq, "NE": operator.ne,
-}  # fmt: skip
+COMPARE = {name.upper(): getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
 
 
 def install(hooks: Mapping[str, Callable[[Any], Any]]) -> None:
@@ -156,12 +110,12 @@ def instrument(code: types.CodeType) -> types.CodeType:
         try:
             copy = _rewrite(code)
         except NotCompilable as e:
-            copy = e
+            copy = str(e)  # the words: an exception would keep its frames
         key = id(code)
         # By identity: equal code objects of two files are one dictionary key but two functions.
         _copies[key] = (weakref.ref(code, lambda _: _copies.pop(key, None)), copy)
-    if isinstance(copy, NotCompilable):
-        raise copy
+    if isinstance(copy, str):
+        raise NotCompilable(copy)
     return copy
 
 
@@ -190,7 +144,7 @@ class _Writer:
         self.keywords: tuple[str, ...] | None = None  # of the CALL that follows KW_NAMES
         self.location: Any = None
 
-    def put(self, *instructions: tuple[Any, ...] | Instr) -> None:
+    def put(self, *instructions: Any) -> None:
         for i in instructions:
             self.out.append(i if isinstance(i, Instr) else Instr(*i, location=self.location))
 
@@ -223,7 +177,7 @@ class _Writer:
         else:
             raise NotCompilable(f"{self.code.co_qualname} uses the instruction {name}")
 
-    def _resume(self, ins: Instr, arg: Any, i: int) -> None:
+    def _resume(self, ins: Any, arg: Any, i: int) -> None:
         self.put(ins)
         flags = self.code.co_flags
         if arg == 0 and flags & inspect.CO_VARKEYWORDS:  # the callee's **kwargs dict is new in every call
@@ -236,7 +190,7 @@ class _Writer:
 
     # -- names
 
-    def _load_global(self, ins: Instr, arg: Any, i: int) -> None:
+    def _load_global(self, ins: Any, arg: Any, i: int) -> None:
         null, name = arg
         if null and VERSION < (3, 13):
             self.put(("LOAD_CONST", NULL))
@@ -244,16 +198,16 @@ class _Writer:
         if null and VERSION >= (3, 13):
             self.put(("LOAD_CONST", NULL))
 
-    def _push_null(self, ins: Instr, arg: Any, i: int) -> None:
+    def _push_null(self, ins: Any, arg: Any, i: int) -> None:
         self.put(("LOAD_CONST", NULL))
 
-    def _store_global(self, ins: Instr, arg: Any, i: int) -> None:
+    def _store_global(self, ins: Any, arg: Any, i: int) -> None:
         self.put(ins)
         self.note("effect", f"assigns the global {arg!r}")
 
     _delete_global = _store_global
 
-    def _store_deref(self, ins: Instr, arg: Any, i: int) -> None:
+    def _store_deref(self, ins: Any, arg: Any, i: int) -> None:
         if isinstance(arg, FreeVar):  # a cell of a function around: fresh only if that frame is part of the recording
             self.put(("LOAD_CLOSURE", arg) if VERSION < (3, 13) else ("LOAD_FAST", arg))
             self.hook("store_cell", 1, arg.name)
@@ -271,56 +225,56 @@ class _Writer:
             if VERSION < (3, 13):
                 self.put(("SWAP", 2))
 
-    def _load_attr(self, ins: Instr, arg: Any, i: int) -> None:
+    def _load_attr(self, ins: Any, arg: Any, i: int) -> None:
         is_method, name = arg if isinstance(arg, tuple) else (False, arg)
         self.hook("load_attr", 1, name)
         self._method(is_method)
 
-    def _load_method(self, ins: Instr, arg: Any, i: int) -> None:
+    def _load_method(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("load_attr", 1, arg)
         self._method(True)
 
-    def _load_super_attr(self, ins: Instr, arg: Any, i: int) -> None:  # [super, class, self]
+    def _load_super_attr(self, ins: Any, arg: Any, i: int) -> None:  # [super, class, self]
         self.hook("load_super", 3, arg[-1])
         self._method(arg[0])
 
-    def _store_attr(self, ins: Instr, arg: Any, i: int) -> None:
+    def _store_attr(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("store_attr", 2, arg)
         self.put(("POP_TOP",))
 
-    def _delete_attr(self, ins: Instr, arg: Any, i: int) -> None:
+    def _delete_attr(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("delete_attr", 1, arg)
         self.put(("POP_TOP",))
 
-    def _binary_subscr(self, ins: Instr, arg: Any, i: int) -> None:
+    def _binary_subscr(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("load_item", 2)
 
-    def _binary_slice(self, ins: Instr, arg: Any, i: int) -> None:
+    def _binary_slice(self, ins: Any, arg: Any, i: int) -> None:
         self.put(("BUILD_SLICE", 2))
         self.hook("load_item", 2)
 
-    def _store_subscr(self, ins: Instr, arg: Any, i: int) -> None:
+    def _store_subscr(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("store_item", 3)
         self.put(("POP_TOP",))
 
-    def _store_slice(self, ins: Instr, arg: Any, i: int) -> None:
+    def _store_slice(self, ins: Any, arg: Any, i: int) -> None:
         self.put(("BUILD_SLICE", 2))
         self.hook("store_item", 3)
         self.put(("POP_TOP",))
 
-    def _delete_subscr(self, ins: Instr, arg: Any, i: int) -> None:
+    def _delete_subscr(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("delete_item", 2)
         self.put(("POP_TOP",))
 
     # -- calls
 
-    def _precall(self, ins: Instr, arg: Any, i: int) -> None:
+    def _precall(self, ins: Any, arg: Any, i: int) -> None:
         pass  # only a cache slot of 3.11
 
-    def _kw_names(self, ins: Instr, arg: Any, i: int) -> None:
+    def _kw_names(self, ins: Any, arg: Any, i: int) -> None:
         self.keywords = tuple(arg)
 
-    def _call(self, ins: Instr, arg: Any, i: int) -> None:
+    def _call(self, ins: Any, arg: Any, i: int) -> None:
         # n + 2 entries: (NULL, f, *args) or (f, self, *args); from 3.13 (f, NULL or self, *args)
         if arg == 0 and "__class__" in self.code.co_freevars and self.code.co_argcount and self._calls_super(i):
             first = self.code.co_varnames[0]
@@ -344,11 +298,11 @@ class _Writer:
                 return ins.name == "LOAD_GLOBAL" and ins.arg[1] == "super"  # type: ignore[index]
         return False
 
-    def _call_kw(self, ins: Instr, arg: Any, i: int) -> None:
+    def _call_kw(self, ins: Any, arg: Any, i: int) -> None:
         self.put(("BUILD_TUPLE", arg + 3))
         self.hook("call_kw")
 
-    def _call_function_ex(self, ins: Instr, arg: Any, i: int) -> None:
+    def _call_function_ex(self, ins: Any, arg: Any, i: int) -> None:
         if not arg & 1:
             self.put(("LOAD_CONST", None))
         self.put(("BUILD_TUPLE", 4))
@@ -356,22 +310,22 @@ class _Writer:
 
     # -- operators
 
-    def _binary_op(self, ins: Instr, arg: Any, i: int) -> None:
+    def _binary_op(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("binary", 2, BINARY[arg.name])
 
-    def _unary(self, ins: Instr, arg: Any, i: int) -> None:
+    def _unary(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("unary", 1, UNARY[ins.name])
 
     _unary_negative = _unary_invert = _unary_positive = _unary
 
-    def _unary_not(self, ins: Instr, arg: Any, i: int) -> None:
+    def _unary_not(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("truth")
         self.put(("UNARY_NOT",))
 
-    def _to_bool(self, ins: Instr, arg: Any, i: int) -> None:
+    def _to_bool(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("truth")
 
-    def _jump_if_or_pop(self, ins: Instr, arg: Any, i: int) -> None:
+    def _jump_if_or_pop(self, ins: Any, arg: Any, i: int) -> None:
         which = "TRUE" if "TRUE" in ins.name else "FALSE"
         self.put(("COPY", 1))
         self.hook("truth")
@@ -379,41 +333,41 @@ class _Writer:
 
     _jump_if_true_or_pop = _jump_if_false_or_pop = _jump_if_or_pop
 
-    def _compare_op(self, ins: Instr, arg: Any, i: int) -> None:
+    def _compare_op(self, ins: Any, arg: Any, i: int) -> None:
         word, _, cast = arg.name.partition("_")
         self.hook("compare", 2, COMPARE[word])
         if cast:
             self.hook("truth")
 
-    def _contains_op(self, ins: Instr, arg: Any, i: int) -> None:
+    def _contains_op(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("contains", 2, bool(int(arg)))
 
-    def _is_op(self, ins: Instr, arg: Any, i: int) -> None:
+    def _is_op(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("identical", 2, bool(int(arg)))
 
     # -- iteration, unpacking, text
 
-    def _get_iter(self, ins: Instr, arg: Any, i: int) -> None:
+    def _get_iter(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("iterate")
         self.put(ins)
 
-    def _get_yield_from_iter(self, ins: Instr, arg: Any, i: int) -> None:
+    def _get_yield_from_iter(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("delegate")
         self.put(ins)
 
-    def _unpack_sequence(self, ins: Instr, arg: Any, i: int) -> None:
+    def _unpack_sequence(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("unpack")
         self.put(ins)
 
     _unpack_ex = _unpack_sequence
 
-    def _update(self, ins: Instr, arg: Any, i: int) -> None:
+    def _update(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("update")
         self.put(ins)
 
     _list_extend = _set_update = _dict_update = _dict_merge = _update
 
-    def _format_value(self, ins: Instr, arg: Any, i: int) -> None:
+    def _format_value(self, ins: Any, arg: Any, i: int) -> None:
         # arg: a conversion and a flag for "a format spec is on the stack", an int or a pair of both
         flags = arg if isinstance(arg, int) else int(arg[1]) | (4 if arg[0] else 0)
         if flags & 4:
@@ -422,18 +376,18 @@ class _Writer:
             self.hook("format")
             self.put(ins)
 
-    def _format_simple(self, ins: Instr, arg: Any, i: int) -> None:
+    def _format_simple(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("format")
         self.put(ins)
 
     _convert_value = _format_simple
 
-    def _format_with_spec(self, ins: Instr, arg: Any, i: int) -> None:
+    def _format_with_spec(self, ins: Any, arg: Any, i: int) -> None:
         self.put(("SWAP", 2))
         self.hook("format")
         self.put(("SWAP", 2), ins)
 
-    def _call_intrinsic_1(self, ins: Instr, arg: Any, i: int) -> None:
+    def _call_intrinsic_1(self, ins: Any, arg: Any, i: int) -> None:
         if arg.name == "INTRINSIC_UNARY_POSITIVE":
             self.hook("unary", 1, operator.pos)
         elif arg.name in _INTRINSICS:
@@ -443,53 +397,53 @@ class _Writer:
 
     # -- what is made
 
-    def _made(self, ins: Instr, arg: Any, i: int) -> None:
+    def _made(self, ins: Any, arg: Any, i: int) -> None:
         self.put(ins)
         self.hook("make_container")
 
     _build_list = _build_map = _build_set = _build_const_key_map = _made
 
-    def _make_function(self, ins: Instr, arg: Any, i: int) -> None:
+    def _make_function(self, ins: Any, arg: Any, i: int) -> None:
         self.put(ins)
         self.hook("make_function")
 
     _set_function_attribute = _make_function
 
-    def _load_build_class(self, ins: Instr, arg: Any, i: int) -> None:
+    def _load_build_class(self, ins: Any, arg: Any, i: int) -> None:
         self.note("effect", "makes a class")
         self.put(ins)
 
     # -- imports, with, match, except
 
-    def _import_name(self, ins: Instr, arg: Any, i: int) -> None:
+    def _import_name(self, ins: Any, arg: Any, i: int) -> None:
         self.note("import_name", arg)
         self.put(ins)
 
-    def _import_from(self, ins: Instr, arg: Any, i: int) -> None:
+    def _import_from(self, ins: Any, arg: Any, i: int) -> None:
         self.put(("COPY", 1))
         self.hook("import_from", 1, arg)
 
-    def _before_with(self, ins: Instr, arg: Any, i: int) -> None:  # [manager] -> [exit, entered]
+    def _before_with(self, ins: Any, arg: Any, i: int) -> None:  # [manager] -> [exit, entered]
         self.hook("enter")
         self.put(("UNPACK_SEQUENCE", 2))
 
-    def _match_class(self, ins: Instr, arg: Any, i: int) -> None:  # [subject, class, names]
+    def _match_class(self, ins: Any, arg: Any, i: int) -> None:  # [subject, class, names]
         self.put(("BUILD_TUPLE", 3))
         self.hook("match")
         self.put(("UNPACK_SEQUENCE", 3), ("SWAP", 3), ins)
 
-    def _match_keys(self, ins: Instr, arg: Any, i: int) -> None:  # [subject, keys] both stay
+    def _match_keys(self, ins: Any, arg: Any, i: int) -> None:  # [subject, keys] both stay
         self.put(("SWAP", 2))
         self.hook("format")
         self.put(("SWAP", 2), ins)
 
-    def _match_sequence(self, ins: Instr, arg: Any, i: int) -> None:
+    def _match_sequence(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("unpack")
         self.put(ins)
 
     _match_mapping = _get_len = _match_sequence
 
-    def _raise_varargs(self, ins: Instr, arg: Any, i: int) -> None:
+    def _raise_varargs(self, ins: Any, arg: Any, i: int) -> None:
         if arg == 2:  # [exception, cause]
             self.put(("SWAP", 2))
         if arg:
@@ -498,6 +452,6 @@ class _Writer:
             self.put(("SWAP", 2))
         self.put(ins)
 
-    def _check_exc_match(self, ins: Instr, arg: Any, i: int) -> None:
+    def _check_exc_match(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("catch")
         self.put(ins)

@@ -1,7 +1,7 @@
 """The arguments of a call as a key: what selects a trace before any guard is looked at.
 
-Tensors count by their facts (type, dtype, shape, strides, requires_grad), numbers and text by type and bits, builtin containers
-by structure and by which of them are the same object; everything else by identity.
+Tensors count by their facts (type, dtype, shape, strides, requires_grad), numbers and text by type and bits, builtin
+containers by structure and by which of them are the same object; everything else by identity.
 """
 
 from __future__ import annotations

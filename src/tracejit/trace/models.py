@@ -1,4 +1,4 @@
-"""Builtins that call back, iterate or look at attributes, re-expressed over the hooks; and special methods of builtin types.
+"""Builtins that call back, iterate or look at attributes, re-expressed over the hooks; methods of builtin types.
 
 A model takes the recorder and the call's arguments, and gives what the builtin would.
 """
@@ -258,10 +258,6 @@ def _hasattr(r: Recorder, x: Any, name: Any) -> bool:
     return True
 
 
-def _setattr(r: Recorder, x: Any, name: Any, value: Any) -> None:
-    set_attribute(r, x, name, value)
-
-
 def _delattr(r: Recorder, x: Any, name: Any) -> None:
     delete_attr((x, name))
 
@@ -279,9 +275,10 @@ def _super(r: Recorder, *args: Any) -> Any:
     if len(args) == 2:
         t = args[1] if isinstance(args[1], type) else r.type_of(args[1])
         r.cell("mro", t, None, t.__mro__)
-        return super(*args)
+        return super(args[0], args[1])
     r.refuse("super() of an unusual form")
-    return super(*args)
+    make: Any = super
+    return make(*args)
 
 
 def _callable(r: Recorder, x: Any) -> bool:
@@ -359,31 +356,45 @@ def _dict_setdefault(r: Recorder, x: dict[Any, Any], key: Any, default: Any = No
     return value
 
 
-MODELS: dict[Any, Callable[..., Any]] = {
-    len: _len, iter: _iter, next: _next, any: _any, all: _all, sum: _sum, min: _extreme(min), max: _extreme(max), sorted: _sorted,
-    map: _map, filter: _filter, zip: _zip, enumerate: _enumerate, reversed: _reversed, isinstance: _isinstance, issubclass: _issubclass,
-    getattr: _getattr, hasattr: _hasattr, setattr: _setattr, delattr: _delattr, type: _type, super: _super, callable: _callable,
-    hash: _hash, functools.reduce: _reduce, object: _object, functools.partial: _partial, list: _container(list), tuple: _container(tuple),
-    set: _container(set), frozenset: _container(frozenset), dict: _container(dict),
-    operator.getitem: item, operator.contains: lambda r, box, x: contains_in(r, x, box), operator.truth: lambda r, x: truth(x),
-    operator.not_: lambda r, x: not truth(x), operator.neg: lambda r, x: unary((x, operator.neg)),
-    **{f: (lambda r, a, b, f=f: apply_binary(r, a, b, f)) for f in instrument.BINARY.values()},
-    **{f: (lambda r, a, b, f=f: apply_compare(r, a, b, f)) for f in instrument.COMPARE.values()},
-}  # fmt: skip
+def _operator(apply: Any, op: Any) -> Callable[..., Any]:
+    """The model of a function of the operator module."""
 
-METHOD_MODELS: dict[tuple[type, str], Callable[..., Any]] = {
-    (str, "join"): _join, (str, "format"): _str_format, (list, "sort"): _list_sort, (dict, "get"): _dict_get,
-    (dict, "__getitem__"): _dict_getitem, (dict, "__contains__"): _dict_contains, (dict, "setdefault"): _dict_setdefault,
-    (type, "mro"): lambda r, x: list(r.cell("mro", x, None, x.__mro__)),
-    (type, "__call__"): lambda r, x, *a, **k: r.invoke(x, a, k),
-}  # fmt: skip
+    def model(r: Recorder, a: Any, b: Any) -> Any:
+        return apply(r, a, b, op)
 
-OBJECT_METHODS: dict[str, Callable[..., Any]] = {
-    "__init__": lambda r, x, *args: None,
-    "__getattribute__": lambda r, x, name: instance_attribute(r, x, type(x), name),
-    "__setattr__": lambda r, x, name, value: _object_setattr(r, x, name, value),
-    "__init_subclass__": lambda r, x: None,
-}
+    return model
+
+
+def _operator_contains(r: Recorder, box: Any, x: Any) -> bool:
+    return contains_in(r, x, box)
+
+
+def _operator_truth(r: Recorder, x: Any) -> bool:
+    return truth(x)
+
+
+def _operator_not(r: Recorder, x: Any) -> bool:
+    return not truth(x)
+
+
+def _operator_neg(r: Recorder, x: Any) -> Any:
+    return unary((x, operator.neg))
+
+
+def _mro(r: Recorder, x: type) -> list[type]:
+    return r.made(list(r.cell("mro", x, None, x.__mro__)))
+
+
+def _type_call(r: Recorder, x: type, *args: Any, **kwargs: Any) -> Any:
+    return r.invoke(x, args, kwargs)
+
+
+def _object_init(r: Recorder, x: Any, *args: Any) -> None:
+    return None
+
+
+def _object_getattribute(r: Recorder, x: Any, name: str) -> Any:
+    return instance_attribute(r, x, type(x), name)
 
 
 def _object_setattr(r: Recorder, x: Any, name: str, value: Any) -> None:
@@ -420,3 +431,60 @@ def match(operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
                     except AttributeError:
                         continue
     return operands
+
+
+MODELS: dict[Any, Callable[..., Any]] = {
+    len: _len,
+    iter: _iter,
+    next: _next,
+    any: _any,
+    all: _all,
+    sum: _sum,
+    min: _extreme(min),
+    max: _extreme(max),
+    sorted: _sorted,
+    map: _map,
+    filter: _filter,
+    zip: _zip,
+    enumerate: _enumerate,
+    reversed: _reversed,
+    isinstance: _isinstance,
+    issubclass: _issubclass,
+    getattr: _getattr,
+    hasattr: _hasattr,
+    setattr: set_attribute,
+    delattr: _delattr,
+    type: _type,
+    super: _super,
+    callable: _callable,
+    hash: _hash,
+    object: _object,
+    functools.reduce: _reduce,
+    functools.partial: _partial,
+    **{kind: _container(kind) for kind in (list, tuple, set, frozenset, dict)},
+    operator.getitem: item,
+    operator.contains: _operator_contains,
+    operator.truth: _operator_truth,
+    operator.not_: _operator_not,
+    operator.neg: _operator_neg,
+    **{f: _operator(apply_binary, f) for f in instrument.BINARY.values()},
+    **{f: _operator(apply_compare, f) for f in instrument.COMPARE.values()},
+}
+
+METHOD_MODELS: dict[tuple[type, str], Callable[..., Any]] = {
+    (str, "join"): _join,
+    (str, "format"): _str_format,
+    (list, "sort"): _list_sort,
+    (dict, "get"): _dict_get,
+    (dict, "__getitem__"): _dict_getitem,
+    (dict, "__contains__"): _dict_contains,
+    (dict, "setdefault"): _dict_setdefault,
+    (type, "mro"): _mro,
+    (type, "__call__"): _type_call,
+}
+
+OBJECT_METHODS: dict[str, Callable[..., Any]] = {
+    "__init__": _object_init,
+    "__getattribute__": _object_getattribute,
+    "__setattr__": _object_setattr,
+}

@@ -1,7 +1,7 @@
 """Opening a recording around a call, with a profile function as the net under it.
 
-The net refuses a recording in which a Python frame ran that is neither instrumented nor the library's: C code called back into
-Python where no hook saw it.
+The net refuses a recording in which a Python frame ran that is neither instrumented nor the library's: C code called
+back into Python where no hook saw it.
 """
 
 from __future__ import annotations
@@ -49,11 +49,15 @@ def _net(r: Recorder) -> Callable[[types.FrameType, str, Any], None]:
     return seen
 
 
+_SUPPORT = """
+    numpy ml_dtypes functools contextlib abc enum dataclasses collections typing weakref threading os genericpath
+    posixpath operator importlib copy copyreg warnings math itertools
+"""
+
+
 def _is_support(module: Any) -> bool:
-    return isinstance(module, str) and module.partition(".")[0] in (
-        "numpy", "ml_dtypes", "functools", "contextlib", "abc", "enum", "dataclasses", "collections", "typing", "weakref", "threading",
-        "os", "genericpath", "posixpath", "operator", "importlib", "copy", "copyreg", "warnings", "math", "itertools",
-    )  # fmt: skip
+    """Whether the library may use a module: its frames are fine right below ours."""
+    return isinstance(module, str) and module.partition(".")[0] in _SUPPORT.split()
 
 
 def run(r: Recorder, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, net: bool) -> Any:

@@ -19,6 +19,7 @@ _REFLECTED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": 
 
 
 def binary(operands: tuple[Any, Any, Callable[[Any, Any], Any]]) -> Any:
+    """a op b"""
     a, b, op = operands
     r = active()
     return op(a, b) if r is None else apply_binary(r, a, b, op)
@@ -44,7 +45,8 @@ def apply_binary(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> 
         (r.deep if ta is str or ta in (set, frozenset) else r.shallow)(a)
         (r.deep if ta is str or r.is_tensor(a) else r.shallow)(b)
         return r.made(plain(r, op, a, b))
-    r.type_of(a), r.type_of(b)
+    r.type_of(a)
+    r.type_of(b)
     if inplace:
         method = r.lookup(ta, f"__i{name}__")
         if isinstance(method, Function):
@@ -87,6 +89,7 @@ def _opaque_operator(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any])
 
 
 def unary(operands: tuple[Any, Callable[[Any], Any]]) -> Any:
+    """op x"""
     x, op = operands
     if (r := active()) is None or type(x) in IMMUTABLE:
         return op(x)
@@ -104,6 +107,7 @@ def unary(operands: tuple[Any, Callable[[Any], Any]]) -> Any:
 
 
 def compare(operands: tuple[Any, Any, Callable[[Any, Any], Any]]) -> Any:
+    """a op b, one of the six comparisons"""
     a, b, op = operands
     r = active()
     return op(a, b) if r is None else apply_compare(r, a, b, op)
@@ -125,7 +129,8 @@ def apply_compare(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) ->
         r.deep(a)
         r.deep(b)
         return plain(r, op, a, b)
-    r.type_of(a), r.type_of(b)
+    r.type_of(a)
+    r.type_of(b)
     order = [(methods[0], a, b), (methods[1], b, a)]
     if ta is not tb and issubclass(tb, ta):
         order.reverse()
@@ -134,9 +139,10 @@ def apply_compare(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) ->
             if (v := r.invoke(method, (x, y))) is not NotImplemented:
                 return v
         elif method is ABSENT or method is object.__dict__.get(f"__{name}__") or type(x) in IMMUTABLE:
-            if method is not ABSENT and name == "ne" and isinstance(eq := r.lookup(type(x), "__eq__"), Function):
-                if (v := r.invoke(eq, (x, y))) is not NotImplemented:  # object.__ne__ inverts __eq__
-                    return not truth(v)
+            eq = r.lookup(type(x), "__eq__") if method is not ABSENT and name == "ne" else ABSENT
+            v = r.invoke(eq, (x, y)) if isinstance(eq, Function) else NotImplemented  # object.__ne__ inverts __eq__
+            if v is not NotImplemented:
+                return not truth(v)
         else:
             return _opaque_operator(r, a, b, op)
     if name in ("eq", "ne"):
@@ -145,6 +151,7 @@ def apply_compare(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) ->
 
 
 def contains(operands: tuple[Any, Any, bool]) -> bool:
+    """x in box, or not in"""
     x, box, negated = operands
     r = active()
     found = x in box if r is None else contains_in(r, x, box)
@@ -152,6 +159,7 @@ def contains(operands: tuple[Any, Any, bool]) -> bool:
 
 
 def contains_in(r: Recorder, x: Any, box: Any) -> bool:
+    """x in box"""
     t = type(box)
     if isinstance(box, dict) and is_base(t, dict, "__contains__"):
         hashable_key(r, x)
@@ -187,6 +195,7 @@ _SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
 
 
 def identical(operands: tuple[Any, Any, bool]) -> bool:
+    """a is b, or is not"""
     a, b, negated = operands
     if (r := active()) is not None:
         _check_identity(r, a, b)
@@ -207,6 +216,7 @@ def _check_identity(r: Recorder, a: Any, b: Any) -> None:
 
 
 def truth(x: Any) -> bool:
+    """bool(x)"""
     r = active()
     if r is None or x is True or x is False or type(x) in IMMUTABLE:
         return bool(x)
@@ -233,6 +243,7 @@ def truth(x: Any) -> bool:
 
 
 def load_item(operands: tuple[Any, Any]) -> Any:
+    """x[key]"""
     x, key = operands
     r = active()
     return x[key] if r is None else item(r, x, key)
@@ -261,13 +272,13 @@ def item(r: Recorder, x: Any, key: Any) -> Any:
         value = x[key] if type(key) in IMMUTABLE else plain(r, operator.getitem, x, key)
         return r.made(value) if type(key) is slice else value
     if isinstance(x, type):
-        getter = r.lookup(x, "__class_getitem__")
+        getter, cls = r.lookup(x, "__class_getitem__"), x
         if isinstance(r.lookup(type(x), "__getitem__"), Function):
             return r.invoke(r.lookup(type(x), "__getitem__"), (x, key))
         if getter is not ABSENT and not isinstance(getter, classmethod):
-            return x[key]
+            return operator.getitem(cls, key)  # type: ignore[call-overload]
         r.refuse(f"subscript of class {describe(x)}")
-        return x[key]
+        return operator.getitem(cls, key)  # type: ignore[call-overload]
     r.type_of(x)
     getter = r.lookup(t, "__getitem__")
     if isinstance(getter, Function):
@@ -305,6 +316,7 @@ def _safe_factory(x: Any) -> bool:
 
 
 def store_item(operands: tuple[Any, Any, Any]) -> None:
+    """x[key] = value"""
     value, x, key = operands
     if (r := active()) is None:
         x[key] = value
@@ -330,6 +342,7 @@ def store_item(operands: tuple[Any, Any, Any]) -> None:
 
 
 def delete_item(operands: tuple[Any, Any]) -> None:
+    """del x[key]"""
     x, key = operands
     if (r := active()) is not None:
         deleter = r.lookup(type(x), "__delitem__")

@@ -1,8 +1,8 @@
 """What a recorded call returned, as a recipe to build the same from new arrays.
 
-A `Plan` is a list of entries, each built from earlier ones, so aliasing is kept: a list returned twice is one entry. Tensors
-from outside come back as themselves, views as views of what they were views of, fresh containers are new in every call.
-What cannot be rebuilt refuses the recording.
+A `Plan` is a list of entries, each built from earlier ones, so aliasing is kept: a list returned twice is one entry.
+Tensors from outside come back as themselves, views as views of what they were views of, fresh containers are new in
+every call. What cannot be rebuilt refuses the recording.
 """
 
 from __future__ import annotations
@@ -217,8 +217,8 @@ class Planner:
             return self.add(x, Held(watch(x, self.on_death)))
         if type(x) is not domain.tensor or domain.get_grad(x) is not None or domain.get_hooks(x):
             r.refuse(f"returns a new {type(x).__name__} with state of its own")
-        if domain.parent(x) is not None:
-            parent, op = domain.parent(x)
+        if (viewed := domain.parent(x)) is not None:
+            parent, op = viewed
             base = self.tensor_entry(parent)
             return self.add(x, View(base, op, domain.needs_grad(x)))
         self.outputs.append(r.builder.node_of(x))

@@ -1,8 +1,8 @@
 """One open recording: which facts outside the tensors it relied on, what is fresh, and why it cannot be compiled.
 
-Deny by default. Every object is OLD (reading it needs a cell, writing it is an effect that refuses the recording) unless an
-audited allocation made it FRESH in this recording. A `Cell` is one fact about the world outside, to be checked before the
-trace is used again; `guard.py` makes them a checker.
+Deny by default. Every object is OLD (reading it needs a cell, writing it is an effect that refuses the recording)
+unless an audited allocation made it FRESH in this recording. A `Cell` is one fact about the world outside, to be
+checked before the trace is used again; `guard.py` makes them a checker.
 
 The Tensor layer talks to `active()`: the graph side of what it says goes to `builder.GraphBuilder`.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,6 +122,11 @@ def where() -> str | None:
     return None
 
 
+def plainly(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Any:
+    """f(*args, **kwargs)"""
+    return f(*args, **(kwargs or {}))
+
+
 class Recorder:
     """An open recording. Hooks and the Tensor layer write to it; `tree.py` reads it when the call is over."""
 
@@ -130,7 +135,7 @@ class Recorder:
         self.builder = GraphBuilder(where)
         self.tape_start = domain.tape_position()  # tape entries with a smaller `seq` were made outside
         # How hooks call: `calls.call`, set while the recording is open.
-        self.invoke: Callable[..., Any] = lambda f, args, kwargs=None: f(*args, **(kwargs or {}))
+        self.invoke: Callable[..., Any] = plainly
         self.cells: dict[tuple[Any, ...], Cell] = {}
         self.reasons: list[Reason] = []
         self.fresh: dict[int, Any] = {}  # made in this recording; kept alive so that ids stay theirs
@@ -211,7 +216,7 @@ class Recorder:
             self.cell("tensor", tensor, None, self.domain.facts(tensor))
 
     def lookup(self, t: type, name: str) -> Any:
-        """`name` in the MRO of class t, as type attribute lookup finds it, or ABSENT; records where it was looked for."""
+        """`name` in the MRO of class t as attribute lookup finds it, or ABSENT; records where it was looked for."""
         if t.__flags__ & _HEAP:
             self.cell("mro", t, None, t.__mro__)
         for c in t.__mro__:
@@ -249,8 +254,8 @@ class Recorder:
             self.refuse(f"C code reads {describe(x)}")
 
     def deep(self, x: Any, depth: int = 0) -> None:
-        """C code may read x as deep as it goes: every builtin container inside is recorded, anything unknown refuses."""
-        t = type(x)
+        """C code may read x as deep as it goes: builtin containers inside are recorded, anything unknown refuses."""
+        t: Any = type(x)
         if t is float and x != x and depth:
             self.refuse("C code compares a NaN inside a container, by identity")
         if t in IMMUTABLE or isinstance(x, self.domain.constants):
@@ -264,13 +269,13 @@ class Recorder:
             self.shallow(x)
             for v in tuple(x):
                 self.deep(v, depth + 1)
-        elif isinstance(x, tuple) and (t is tuple or is_namedtuple(t)):
+        elif t is tuple or is_namedtuple(t):
             for v in x:
                 self.deep(v, depth + 1)
         elif t is slice:
             for v in (x.start, x.stop, x.step):
                 self.deep(v, depth + 1)
-        elif t is dict or (t.__module__ == "collections" and isinstance(x, dict)):
+        elif t is dict or (t.__module__ == "collections" and issubclass(t, dict)):
             self.shallow(x)
             for k, v in tuple(dict.items(x)):
                 self.deep(k, depth + 1)
@@ -280,9 +285,9 @@ class Recorder:
         elif t in VIEWS and id(x) in self.fresh:
             for v in tuple(x):
                 self.deep(v, depth + 1)
-        elif isinstance(x, (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
-            pass
-        elif t in FRESH_ITERATORS and id(x) in self.fresh:
+        elif isinstance(x, (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)) or (
+            t in FRESH_ITERATORS and id(x) in self.fresh
+        ):
             pass
         elif isinstance(x, BaseException) and t.__module__ == "builtins":
             self.deep(x.args, depth + 1)
@@ -290,7 +295,8 @@ class Recorder:
             "__next__" in c.__dict__ for c in t.__mro__
         ):
             # A class written in Python: whatever protocol method C code calls is a Python frame, which the net sees.
-            # Without one, C code uses identity (==, hash) or the address (repr), and the latter differs for fresh objects.
+            # Without one, C code uses identity (==, hash) or the address (repr), and the latter differs for fresh
+            # objects.
             self.type_of(x)
             self.stamp(t)
             if odd := [
@@ -444,18 +450,16 @@ class Recorder:
 
 _SHOWN = frozenset(
     ("ivar", "item", "closure", "member", "fattr", "dict", "list", "set", "ivars")
-)  # the user's line helps here
+)  # the line helps here
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes whose contents can change
-FRESH_ITERATORS: frozenset[type] = frozenset(
-    (
-        types.GeneratorType, map, filter, zip, enumerate, reversed, type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())),
-        type(iter({}.items())), type(iter(set())), type(iter(range(0))), type(iter("")), type(iter(b"")), type(reversed([])),
-        type({}.keys()), type({}.values()), type({}.items()), type(iter(range(2**70))), type(reversed({})),
-    )
-)  # fmt: skip
-
-
+_ITERATED: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), range(0), range(2**70), "", b"")
 VIEWS: frozenset[type] = frozenset((type({}.keys()), type({}.values()), type({}.items())))
+FRESH_ITERATORS: frozenset[type] = VIEWS | frozenset(
+    (
+        *(types.GeneratorType, map, filter, zip, enumerate, reversed, type(reversed([])), type(reversed({}))),
+        *(type(iter(x)) for x in _ITERATED),
+    )
+)
 
 
 def describe(x: Any) -> str:
@@ -480,9 +484,11 @@ def is_opaque_method(v: Any) -> bool:
 
 def stamp_of(t: type) -> tuple[Any, ...]:
     """What changes when anything in the classes behind t changes."""
+    meta: type = type(t)
+    classes: tuple[type, ...] = (*t.__mro__, *meta.__mro__)
     return tuple(
         (c, tuple((k, v) for k, v in c.__dict__.items() if k not in ("__abstractmethods__", "_abc_impl")))
-        for c in (*t.__mro__, *type(t).__mro__)
+        for c in classes
         if c.__flags__ & _HEAP
     )
 

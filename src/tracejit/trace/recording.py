@@ -1,4 +1,4 @@
-"""One recorded call, closed: everything that is needed to run it again without Python, or the reasons why it cannot be."""
+"""One recorded call, closed: everything needed to run it again without Python, or why it cannot be."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
     if not r.reasons:
         whole = Graph(name, (*params, *cotangents), (*ends, *(() if backward is None else backward.gradients)))
         digest = f"{fingerprint(whole)} {planner.signature()} {grads} {[position[id(t)] for t, _ in updates]} {root}"
-    seen = [t for t in (*tensors, *filter(r.is_tensor, found.values()))]
+    seen: list[Any] = [*tensors, *filter(r.is_tensor, found.values())]
     return Recording(
         name=name,
         params=params,
@@ -200,6 +200,9 @@ def _updates(r: Recorder) -> list[tuple[Any, Node]]:
     return updates
 
 
+_byte_bounds: Any = getattr(np, "byte_bounds", None) or np.lib.array_utils.byte_bounds  # it moved in NumPy 2
+
+
 def overlapping(domain: Domain, written: list[Any], all_tensors: list[Any]) -> bool:
     """Whether a written tensor shares memory with another one."""
     spans = []
@@ -207,7 +210,7 @@ def overlapping(domain: Domain, written: list[Any], all_tensors: list[Any]) -> b
     for t in all_tensors:
         a = domain.array(t)
         if a.size:
-            low, high = np.lib.array_utils.byte_bounds(a) if hasattr(np.lib, "array_utils") else np.byte_bounds(a)  # type: ignore[attr-defined]
+            low, high = _byte_bounds(a)
             spans.append((low, high, id(t) in ids))
     spans.sort()
     reach, reach_written = -1, -1  # ends of what came before
@@ -254,7 +257,7 @@ def _backward(r: Recorder, planner: Planner, root: int, grads: tuple[tuple[int, 
 
 
 def _check_names(r: Recorder, call: Call, found: Mapping[int, Any]) -> None:
-    """Argument containers are guarded as arguments only, gradients as gradients only: refuse where a cell found them too."""
+    """Argument containers are guarded as arguments only, and gradients as gradients: refuse what a cell found too."""
     if any(id(c) in found and type(c) is not tuple for c in call.containers):
         r.refuse("a container is an argument and also known by another name")
     if any(g in found or g in r.arguments for g in r.grad_sources):

@@ -1,8 +1,9 @@
-"""Running what was recorded: traces of one function, chosen by the call's key, by guards, and by what Python saw in the data.
+"""Running what was recorded: traces chosen by the call's key, by guards, and by what Python saw in the data.
 
-A trace is pure until its last check has passed: it computes new arrays and compares what Python looked at; where a value
-differs it leaves by that check (`Miss`) and nothing has happened, so another trace, or plain Python, starts clean. Then, in one
-go that cannot fail: updates are stored (by the executable), versions counted up, `.grad` slots set, outputs built.
+A trace is pure until its last check has passed: it computes new arrays and compares what Python looked at; where a
+value differs it leaves by that check (`Miss`) and nothing has happened, so another trace, or plain Python, starts
+clean. Then, in one go that cannot fail: updates are stored (by the executable), versions counted up, `.grad` slots
+set, outputs built.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Trace:
     checked: tuple[weakref.ref[Any], ...] = ()  # the arrays for which overlap was last ruled out
 
     def run(self, domain: Domain, call: Call) -> Hit | Left | str:
-        """The call's result; or where it left; or why it cannot run (memory is shared in a way it was not recorded with)."""
+        """The call's result; or where it left; or why it cannot run (memory is shared as it was not when recorded)."""
         rec = self.recording
         tensors = resolve(domain, rec, call)
         if tensors is None:
