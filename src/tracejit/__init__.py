@@ -48,6 +48,8 @@ from tracejit.tensor.creation import (
     ones_like,
     scalar_tensor,
     tensor,
+    tril_indices,
+    triu_indices,
     zeros,
     zeros_like,
 )
@@ -90,7 +92,8 @@ short = int16
 bool = bool_
 
 for _name, _function in _namespace().items():
-    globals().setdefault(_name, _function)
+    if _name == "trace" or _name not in globals():  # the package of that name is imported by its full path
+        globals()[_name] = _function
 
 from tracejit import nn as nn  # noqa: E402  (nn is built on the names above)
 from tracejit import optim as optim  # noqa: E402

@@ -17,7 +17,7 @@ from tracejit.trace import recorder as recording
 
 __all__ = [
     "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_numpy", "full", "full_like", "linspace", "logspace", "ones",
-    "ones_like", "scalar_tensor", "tensor", "zeros", "zeros_like",
+    "ones_like", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
 ]  # fmt: skip
 
 
@@ -261,6 +261,18 @@ def from_numpy(array: Array) -> Tensor:
     return wrap(array)
 
 
-def scalar_tensor(value: Any, *, dtype: Any = None) -> Tensor:
-    """A rank-0 tensor."""
-    return tensor(value, dtype=dtype)
+def scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+    """A rank-0 tensor, of the default dtype unless given."""
+    return tensor(value, dtype=dtype or default_dtype(), device=device, requires_grad=requires_grad)
+
+
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = dt.int64, device: Any = None, **_: Any) -> Tensor:
+    """The positions on and below the `offset`-th diagonal of a row x col matrix, [2, count]."""
+    at = np.stack(np.tril_indices(row, offset, col))
+    return _finish(_literal(at.astype(check_dtype(dtype).numpy)), False, device)
+
+
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = dt.int64, device: Any = None, **_: Any) -> Tensor:
+    """The positions on and above the `offset`-th diagonal of a row x col matrix, [2, count]."""
+    at = np.stack(np.triu_indices(row, offset, col))
+    return _finish(_literal(at.astype(check_dtype(dtype).numpy)), False, device)

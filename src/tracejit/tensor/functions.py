@@ -15,7 +15,7 @@ from tracejit.ir.node import broadcast_shapes, common_dtype, expand_to
 from tracejit.ops import composed
 from tracejit.tensor import methods, sets
 from tracejit.tensor.creation import check_dtype
-from tracejit.tensor.tensor import Tensor
+from tracejit.tensor.tensor import Size, Tensor
 
 # Python builtins and names that mean something else at the top level.
 _HIDDEN = {"embedding", "dropout"}
@@ -47,6 +47,11 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     """All tensors expanded to their common shape."""
     shape = broadcast_shapes(*(t._array.shape for t in tensors))
     return tuple(expand_to(t, shape) for t in tensors)
+
+
+def shape_of_all(*shapes: Sequence[int]) -> Size:
+    """The shape that tensors of these shapes broadcast to."""
+    return Size(broadcast_shapes(*(tuple(s) if isinstance(s, (tuple, list)) else (s,) for s in shapes)))
 
 
 def is_tensor(obj: Any) -> bool:
@@ -110,4 +115,5 @@ def namespace() -> dict[str, Callable[..., Any]]:
     out = {n: f for n, f in methods.FUNCTIONS.items() if n not in _HIDDEN}
     out |= {n: _from_method(n) for n in _METHODS}
     out |= {n: getattr(sets, n) for n in sets.__all__}
+    out["broadcast_shapes"] = shape_of_all  # the name is the IR's in this module
     return out | {f.__name__: f for f in _OWN}

@@ -79,12 +79,19 @@ def install() -> None:
             setattr(Tensor, f"__i{name}__", _inplace(fn, f"__i{name}__"))
     Tensor.T = property(lambda x: x.permute(*reversed(range(x.ndim))))  # type: ignore[attr-defined]
     Tensor.mT = property(lambda x: x.transpose(-2, -1))  # type: ignore[attr-defined]
-    Tensor.H = Tensor.T  # type: ignore[attr-defined]
+    Tensor.mH = Tensor.mT  # type: ignore[attr-defined]
+    Tensor.H = property(_transposed)  # type: ignore[attr-defined]
     Tensor.__rdiv__ = Tensor.__rtruediv__  # type: ignore[attr-defined]  # Python 2's name, which PyTorch keeps
     Tensor.real = property(lambda x: x)  # type: ignore[attr-defined]
     Tensor.is_cuda = property(lambda x: False)  # type: ignore[attr-defined]
     Tensor.layout = property(lambda x: strided)  # type: ignore[attr-defined]
     Tensor.nbytes = property(lambda x: x._array.nbytes)  # type: ignore[attr-defined]
+
+
+def _transposed(x: Tensor) -> Tensor:
+    if x.ndim not in (0, 2):
+        raise OpError(f"H of {x.type}: wanted a matrix; use mH for a batch of them")
+    return composed.t(x)
 
 
 def _inplace(fn: Callable[..., Any], name: str) -> Callable[..., Any]:

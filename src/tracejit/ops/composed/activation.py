@@ -14,10 +14,11 @@ import numpy as np
 
 from tracejit.errors import DTypeError, OpError
 from tracejit.ir import dtype as dt
+from tracejit.ir.dim import same
 from tracejit.ir.node import Node, Value
 from tracejit.ir.op import Array, At, Op, Reduce, Sample
 from tracejit.ir.types import TensorType, Type
-from tracejit.ops.composed.axes import axis_of, floating, rank
+from tracejit.ops.composed.axes import axis_of, floating, rank, same_dtype
 from tracejit.ops.composed.elementwise import abs, erf, exp, expm1, log1p, sign, tanh, where
 from tracejit.ops.composed.movement import chunk, reshape
 from tracejit.ops.control import stop_gradient
@@ -82,14 +83,20 @@ def relu6(x: Value) -> Any:
     return hardtanh(x, 0, 6)
 
 
+def _number(x: Value, value: float) -> float:
+    """`value` as x's dtype takes it: cut for integers, whose result stays an integer."""
+    return value if x.type.dtype.is_floating_point else int(value)
+
+
 def hardtanh(x: Value, min_val: float = -1.0, max_val: float = 1.0) -> Any:
     """x limited to [min_val, max_val]; the gradient at the limits is 0."""
-    return where(x <= min_val, min_val, where(x >= max_val, max_val, x))
+    low, high = _number(x, min_val), _number(x, max_val)
+    return where(x <= low, low, where(x >= high, high, x))
 
 
 def threshold(x: Value, threshold: float, value: float) -> Any:
     """x where x > threshold, else value."""
-    return where(x <= threshold, value, x)
+    return where(x <= _number(x, threshold), _number(x, value), x)
 
 
 def leaky_relu(x: Value, negative_slope: float = 0.01) -> Any:
@@ -99,6 +106,9 @@ def leaky_relu(x: Value, negative_slope: float = 0.01) -> Any:
 
 def prelu(x: Value, weight: Value) -> Any:
     """As leaky_relu, with one slope, or one for each channel (axis 1)."""
+    same_dtype("prelu", x, weight)
+    if rank(weight) > 1 or (rank(weight) and not any(same(weight.type.shape[0], d) for d in (1, *x.type.shape[1:2]))):
+        raise OpError(f"prelu of {x.type} with slopes {weight.type}: wanted one, or one for each channel")
     if rank(weight):
         weight = reshape(weight, () if weight.type.shape[0] == 1 else (-1, *(1,) * (rank(x) - 2)))
     return where(x > 0, x, weight * x)

@@ -79,7 +79,7 @@ def _scaled(x: Operand, alpha: Scalar) -> Any:
     return x * alpha
 
 
-def rsub(x: Operand, other: Operand, *, alpha: Scalar = 1) -> Any:
+def rsub(x: Value, other: Operand, *, alpha: Scalar = 1) -> Any:
     """other - alpha * x."""
     return sub(other, x, alpha=alpha)
 
@@ -114,7 +114,7 @@ def remainder(x: Operand, other: Operand) -> Any:
     return _binary("mod", x, other)
 
 
-def fmod(x: Operand, other: Operand) -> Any:
+def fmod(x: Value, other: Operand) -> Any:
     """x - other * trunc(x / other): the sign of x."""
     a, b = _together(x, other)
     r = p.Mod()(p.Abs()(a), p.Abs()(b)) if a.type.dtype.is_signed else p.Mod()(a, b)
@@ -322,6 +322,8 @@ def isclose(x: Value, other: Value, rtol: float = 1e-5, atol: float = 1e-8, equa
     """|x - other| <= atol + rtol * |other|; infinities are close to themselves only."""
     if x.type.dtype is not other.type.dtype:
         raise DTypeError(f"isclose of {x.type} and {other.type}: dtypes differ, cast one side")
+    if rtol < 0 or atol < 0:
+        raise OpError(f"isclose rtol={rtol}, atol={atol}: wanted 0 or more")
     near = eq(x, other)
     if equal_nan and x.type.dtype.is_floating_point:
         near = near | (isnan(x) & isnan(other))
@@ -432,6 +434,7 @@ def nan_to_num(x: Value, nan: float | None = 0.0, posinf: float | None = None, n
 
 def heaviside(x: Value, values: Value) -> Any:
     """0 below zero, 1 above, `values` at zero."""
+    same_dtype("heaviside", x, values)
     a, b = _together(x, values)
     step = cast(a > 0, a.type.dtype)
     return where(eq(a, 0), b, where(isnan(a), a, step) if a.type.dtype.is_floating_point else step)

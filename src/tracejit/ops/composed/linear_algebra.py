@@ -109,7 +109,12 @@ def inner(a: Value, b: Value) -> Any:
 
 
 def _plus(x: Value, beta: Scalar, product_: Any, alpha: Scalar) -> Any:
-    """beta * x + alpha * product; x is left out where beta is 0, NaN included, as BLAS does."""
+    """beta * x + alpha * product; x is left out where beta is 0, NaN included, as BLAS does.
+
+    Integers take whole factors: fractions are cut, and the result stays an integer.
+    """
+    if not product_.type.dtype.is_floating_point:
+        beta, alpha = int(beta), int(alpha)
     out = product_ if alpha == 1 else product_ * alpha
     if beta == 0:
         return expand_to(out, broadcast_shapes(x.type.shape, out.type.shape))
@@ -217,6 +222,8 @@ def kron(a: Value, b: Value) -> Any:
 
 def cross(a: Value, b: Value, dim: int | None = None) -> Any:
     """The vector product along `dim`, the first axis of extent 3 unless given."""
+    if rank(a) != rank(b):
+        raise OpError(f"cross of {a.type} and {b.type}: ranks {rank(a)} and {rank(b)} differ")
     shape = broadcast_shapes(a.type.shape, b.type.shape)
     axis = next((i for i, d in enumerate(shape) if same(d, 3)), None) if dim is None else axis_of(dim, len(shape))
     if axis is None or not same(shape[axis], 3):
@@ -351,6 +358,6 @@ def pairwise_distance(x1: Value, x2: Value, p: float = 2.0, eps: float = 1e-6, k
     return vector_norm(x1 - x2 + eps, p, -1, keepdim)
 
 
-def cdist(x1: Value, x2: Value, p: float = 2.0) -> Any:
-    """y[..., i, j] = |x1[..., i] - x2[..., j]|."""
+def cdist(x1: Value, x2: Value, p: float = 2.0, compute_mode: str | None = None) -> Any:
+    """y[..., i, j] = |x1[..., i] - x2[..., j]|; `compute_mode`, a matter of speed in PyTorch, changes nothing."""
     return vector_norm(unsqueeze(x1, -2) - unsqueeze(x2, -3), p, -1)

@@ -81,6 +81,7 @@ def huber_loss(
     input: Value, target: Value, reduction: str = "mean", delta: float = 1.0, weight: Value | None = None
 ) -> Any:
     """d^2 / 2 up to delta, delta * (|d| - delta / 2) above."""
+    same_dtype("huber_loss", input, target)
     if delta <= 0:
         raise OpError(f"huber_loss delta is {delta}, wanted more than 0")
     d = abs(input - target)
@@ -89,6 +90,7 @@ def huber_loss(
 
 def binary_cross_entropy(input: Value, target: Value, weight: Value | None = None, reduction: str = "mean") -> Any:
     """-(t log p + (1 - t) log(1 - p)); logarithms are limited to -100."""
+    same_dtype("binary_cross_entropy", input, target)
     if len(input.type.shape) != rank(target) or not all(map(same, input.type.shape, target.type.shape)):
         raise OpError(f"binary_cross_entropy of {input.type} and {target.type}: shapes differ")
     require(
@@ -114,6 +116,8 @@ def binary_cross_entropy_with_logits(
 
 def kl_div(input: Value, target: Value, reduction: str = "mean", log_target: bool = False) -> Any:
     """target * (log target - input); "batchmean" divides the sum by the batch."""
+    if not (input.type.dtype.is_floating_point and target.type.dtype.is_floating_point):
+        raise DTypeError(f"kl_div of {input.type} and {target.type}: wanted float types")
     loss = exp(target) * (target - input) if log_target else xlogy(target, target) - target * input
     if reduction == "batchmean":
         return reduce.sum(loss) / (input.type.shape[0] if rank(input) else 1)
@@ -149,6 +153,7 @@ def gaussian_nll_loss(
 
 def soft_margin_loss(input: Value, target: Value, reduction: str = "mean") -> Any:
     """log(1 + e^(-target * input))."""
+    same_dtype("soft_margin_loss", input, target)
     return _reduced(softplus(-target * input, threshold=math.inf), reduction)
 
 
@@ -162,6 +167,8 @@ def margin_ranking_loss(
     input1: Value, input2: Value, target: Value, margin: float = 0.0, reduction: str = "mean"
 ) -> Any:
     """max(0, -target * (input1 - input2) + margin)."""
+    if not rank(input1) == rank(input2) == rank(target):
+        raise OpError(f"margin_ranking_loss of {input1.type}, {input2.type} and {target.type}: ranks differ")
     gap = -target * (input1 - input2) + margin
     return _reduced(where(gap <= 0, 0, gap), reduction)
 
@@ -170,6 +177,8 @@ def cosine_embedding_loss(
     input1: Value, input2: Value, target: Value, margin: float = 0.0, reduction: str = "mean"
 ) -> Any:
     """1 - cos where the target is 1, max(0, cos - margin) where it is -1."""
+    if rank(target) > 1 or not rank(input1) == rank(input2) == rank(target) + 1:
+        raise OpError(f"cosine_embedding_loss of {input1.type} and {input2.type} with {target.type}: wanted one target a row")
     cos = cosine_similarity(input1, input2, rank(input1) - 1)
     gap = cos - margin
     return _reduced(where(eq(target, 1), 1 - cos, 0) + where(eq(target, -1), where(gap <= 0, 0, gap), 0), reduction)
@@ -186,6 +195,8 @@ def triplet_margin_loss(
     reduction: str = "mean",
 ) -> Any:
     """max(0, |anchor - positive| - |anchor - negative| + margin)."""
+    if not rank(anchor) == rank(positive) == rank(negative):
+        raise OpError(f"triplet_margin_loss of {anchor.type}, {positive.type} and {negative.type}: ranks differ")
     near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
     if swap:
         other = pairwise_distance(positive, negative, p, eps)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tracejit.errors import IndexOutOfRange, OpError
 from tracejit.ir.dim import Extent, Shape, product, same
+from tracejit.ir.dtype import int64
 from tracejit.ir.node import Scalar, Value, broadcast_shapes, cast, common_dtype, constant, expand_to
 from tracejit.ops.composed.axes import axes_of, axis_of, fresh, rank
 from tracejit.ops.movement import Broadcast, Concat, Flip, Pad, Reshape, Slice, Transpose, UpdateSlice
@@ -426,6 +427,8 @@ def fliplr(x: Value) -> Any:
 
 def flipud(x: Value) -> Any:
     """x reversed along axis 0."""
+    if not rank(x):
+        raise OpError(f"flipud of {x.type}: wanted rank 1 or more")
     return flip(x, 0)
 
 
@@ -607,6 +610,7 @@ def sum_to_size(x: Value, size: Sequence[int]) -> Any:
     lead = rank(x) - len(size)
     if lead < 0 or any(not same(d, 1) and not same(d, n) for d, n in zip(size, x.type.shape[lead:], strict=True)):
         raise OpError(f"sum_to_size of {x.type} to {list(size)}: the size does not broadcast to the tensor")
+    x = x if x.type.dtype.is_floating_point else cast(x, int64)
     axes = tuple(range(lead)) + tuple(
         i + lead for i, d in enumerate(size) if same(d, 1) and not same(x.type.shape[i + lead], 1)
     )

@@ -352,9 +352,9 @@ def cummin(x: Value, dim: int) -> Extreme:
 def logcumsumexp(x: Value, dim: int) -> Any:
     """log of the running sum of e^x along `dim`."""
     x = floating(x)
+    axis = axis_of(dim, rank(x))
     if not rank(x):
         return fresh(x)
-    axis = axis_of(dim, rank(x))
     top = _finite_top(x, (axis,))
     return log(CumSum(axis)(exp(x - spread(top, x, (axis,))))) + spread(top, x, (axis,))
 
@@ -363,6 +363,8 @@ def diff(x: Value, n: int = 1, dim: int = -1, prepend: Value | None = None, appe
     """x[1:] - x[:-1] along `dim`, n times."""
     from tracejit.ops.composed.movement import cat
 
+    if not rank(x):
+        raise OpError(f"diff of {x.type}: wanted rank 1 or more")
     axis = axis_of(dim, rank(x))
     if prepend is not None or append is not None:
         x = cat([v for v in (prepend, x, append) if v is not None], axis)
@@ -413,6 +415,8 @@ def _trapezoids(y: Value, x: Value | None, dx: float, dim: int) -> Any:
     heights = (slice_along(y, axis, builtins.min(1, n), n) + slice_along(y, axis, 0, builtins.max(n - 1, 0))) * 0.5
     if x is None:
         return heights * dx
+    if not same(x.type.shape[-1 if rank(x) == 1 else axis - rank(y)], n):
+        raise OpError(f"trapezoids of {y.type} at the places {x.type}: extents differ along dim {dim}")
     steps = diff(x, 1, -1 if rank(x) == 1 else axis - rank(y))
     return heights * (reshape(steps, (-1, *(1,) * (rank(y) - axis - 1))) if rank(x) == 1 else steps)
 
@@ -440,7 +444,7 @@ def cov(x: Value, *, correction: int = 1, fweights: Value | None = None, aweight
     freedom = clamp(freedom, min=0) if isinstance(freedom, Value) else builtins.max(freedom, 0)
     product_ = (away if w is None else away * w) @ transpose(away, 0, 1)
     out = product_ / freedom if isinstance(freedom, Value) or freedom else product_ / 0.0
-    return reshape(out, ()) if rank(x) < 2 else out
+    return reshape(out, ()) if same(rows.type.shape[0], 1) else out
 
 
 def corrcoef(x: Value) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from tracejit.errors import DTypeError, OpError
 from tracejit.ir import dtype as dt
 from tracejit.ir.dim import product, same
-from tracejit.ir.node import Node, Scalar, Value, cast, common_dtype, constant, expand_to, scalar_dtype
+from tracejit.ir.node import Node, Scalar, Value, broadcast_shapes, cast, common_dtype, constant, expand_to, scalar_dtype
 from tracejit.ir.op import ArrayConst
 from tracejit.ir.types import TensorType
 from tracejit.ops.composed import movement
@@ -134,8 +134,8 @@ def take_along_dim(x: Value, indices: Value, dim: int | None = None) -> Any:
     """As gather, with both sides broadcast; over the flattened tensor without `dim`."""
     if dim is None:
         return gather(ravel(x), 0, ravel(indices))
-    from tracejit.ir.node import broadcast_shapes
-
+    if rank(x) != rank(indices):
+        raise OpError(f"take_along_dim of {x.type} by {indices.type}: ranks {rank(x)} and {rank(indices)} differ")
     axis = axis_of(dim, rank(x))
     drop = [tuple(1 if i == axis else d for i, d in enumerate(v.type.shape)) for v in (x, indices)]
     shape = broadcast_shapes(*drop)
@@ -262,7 +262,7 @@ def _slices(name: str, x: Value, dim: int, index: Value) -> tuple[int, Any]:
 def _scattered(mode: str, x: Value, axis: int, at: Any, source: Any) -> Any:
     row, part = (v if rank(v) else reshape(v, (1,)) for v in (x, source))
     want = tuple(at.type.shape[0] if i == axis else d for i, d in enumerate(row.type.shape))
-    if rank(source) > rank(x) or rank(part) != len(want) or not all(map(same, part.type.shape, want)):
+    if rank(part) != len(want) or not all(map(same, part.type.shape, want)):
         raise OpError(f"{at.type.shape[0]} slices of {x.type} at dim {axis} want {list(want)}, got {source.type}")
     return reshape(Scatter(axis, mode)(row, at, part), x.type.shape)
 
