@@ -495,9 +495,11 @@ class Native:
             self._seen = fresh
         return bound, restore
 
-    def _fit(self, k: int, a: Array) -> Array:
+    def _fit(self, k: int, a: Any) -> Array:  # Any: whatever the caller gave
         """Parameter k as a contiguous array: `a` itself, or a copy."""
         if type(a) is not np.ndarray:  # NumPy's scalars, and subclasses
+            if k in self._targets and not isinstance(a, np.ndarray):
+                raise BackendError(f"parameter {k} of @{self.graph.name} is updated, but {a!r} is no array")
             a = np.asarray(a)
         shape, dtype = self._param_types[k]
         if a.shape != shape or a.dtype != dtype:
