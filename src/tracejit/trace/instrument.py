@@ -359,7 +359,11 @@ class _Writer:
         self.hook("unpack")
         self.put(ins)
 
-    _unpack_ex = _unpack_sequence
+    def _unpack_ex(self, ins: Any, arg: Any, i: int) -> None:
+        self.hook("unpack")
+        self.put(ins, ("COPY", (arg & 0xFF) + 1))  # the list of the starred target is new
+        self.hook("make_container")
+        self.put(("POP_TOP",))
 
     def _update(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("update")

@@ -29,37 +29,39 @@ class Call:
 
 def flatten(domain: Domain, args: tuple[Any, ...], kwargs: Mapping[str, Any], extra: tuple[Any, ...]) -> Call:
     """The key of f(*args, **kwargs); `extra` (modes) is part of it."""
-    call = Call()
-    seen: dict[int, int] = {}
-
-    def part(x: Any) -> Any:
-        t = type(x)
-        if isinstance(x, domain.tensor):
-            k = seen.get(id(x))
-            if k is None:
-                k = seen[id(x)] = len(seen)
-                call.tensors.append(x)
-                g = domain.get_grad(x)
-                return ("T", k, domain.facts(x), None if g is None else domain.facts(g), bool(domain.get_hooks(x)))
-            return ("T", k)
-        if t in IMMUTABLE:
-            return bits(x) if t is float or t is complex else (t, x)
-        if t is list or t is tuple or t is dict or is_namedtuple(t):
-            k = seen.get(id(x))
-            if k is not None:
-                return ("C", k)
-            seen[id(x)] = len(seen)
-            call.containers.append(x)
-            if t is dict:
-                return (dict, *((part(k), part(v)) for k, v in x.items()))
-            return (t, *map(part, x))
-        if isinstance(x, domain.constants):
-            return (t, x) if t.__hash__ is not None else ("O", id(x))
-        call.objects.append(x)
-        return ("O", t, id(x))
-
-    call.key = (extra, tuple(map(part, args)), tuple((k, part(v)) for k, v in kwargs.items()))
+    call, seen = Call(), dict[int, int]()
+    positional = tuple([_part(x, domain, call, seen) for x in args])
+    named = tuple([(k, _part(v, domain, call, seen)) for k, v in kwargs.items()])
+    call.key = (extra, positional, named)
     return call
+
+
+def _part(x: Any, domain: Domain, call: Call, seen: dict[int, int]) -> Any:
+    """The part of a key that stands for x. Not a closure: its cycle would keep the arguments until a collection."""
+    t = type(x)
+    if isinstance(x, domain.tensor):
+        k = seen.get(id(x))
+        if k is not None:
+            return ("T", k)
+        k = seen[id(x)] = len(seen)
+        call.tensors.append(x)
+        g = domain.get_grad(x)
+        return ("T", k, domain.facts(x), None if g is None else domain.facts(g), bool(domain.get_hooks(x)))
+    if t in IMMUTABLE:
+        return bits(x) if t is float or t is complex else (t, x)
+    if t is list or t is tuple or t is dict or is_namedtuple(t):
+        k = seen.get(id(x))
+        if k is not None:
+            return ("C", k)
+        seen[id(x)] = len(seen)
+        call.containers.append(x)
+        if t is dict:
+            return (t, *[(_part(k, domain, call, seen), _part(v, domain, call, seen)) for k, v in x.items()])
+        return (t, *[_part(v, domain, call, seen) for v in x])
+    if isinstance(x, domain.constants):
+        return (t, x)
+    call.objects.append(x)
+    return ("O", t, id(x))
 
 
 def describe_key(key: tuple[Any, ...]) -> str:

@@ -1,0 +1,405 @@
+"""Recorded, refused or not, a call gives what plain Python gives; and what is refused, and why."""
+
+import ast
+import difflib
+import fractions
+import gc
+import heapq
+import json
+import pprint
+import statistics
+import string
+import textwrap
+import types
+import weakref
+
+import pytest
+
+import tracejit as tj
+from tracejit.tensor.jit import DOMAIN
+from tracejit.trace import instrument
+from tracejit.trace.key import flatten
+from tracejit.trace.recorder import Recorder, active
+from tracejit.trace.recording import Recording, record
+
+SOURCE = textwrap.dedent(
+    """
+    class A(B, metaclass=M):
+        x: int = 1
+        @property
+        def f(self, a, *b, c=2, **d):
+            try:
+                with open(p) as q, r: return [i async for i in y] if x else {k: v for k, v in z}
+            except (E, F) as e:
+                raise G from e
+            finally:
+                del a.b[c:d], e
+            lambda u=1: (yield u)
+            match a:
+                case {"k": [1, *w], **rest} | P(x=2) if w: pass
+    """
+)
+
+
+def recorded(f, *args, **kwargs):
+    """(result of f run recorded, the recording or the reasons against it)."""
+    call = flatten(DOMAIN, args, kwargs, ())
+    return record(DOMAIN, f, args, kwargs, call, "f")
+
+
+def reasons(f, *args):
+    _, found = recorded(f, *args)
+    assert isinstance(found, tuple), "was not refused"
+    return " | ".join(r.text for r in found)
+
+
+PROGRAMS = {
+    "json": lambda: json.loads(json.dumps({"a": [1, 2.5, None, {"b": "é\n"}], "c": []}, indent=2, sort_keys=True)),
+    "python json": lambda: "".join(json.JSONEncoder(indent=1).iterencode({"a": [1, {"b": (2, 3)}], "x": 1.5})),
+    "textwrap": lambda: textwrap.fill("the quick brown fox jumps over the lazy dog " * 3, 23, initial_indent="* "),
+    "difflib": lambda: list(difflib.unified_diff(["a", "b", "c"], ["a", "x", "c", "d"])),
+    "fractions": lambda: [str(fractions.Fraction(3, 4) ** 2 + fractions.Fraction("1/3") - 2), fractions.Fraction(0.5)],
+    "statistics": lambda: [statistics.median([3, 1, 2]), statistics.pvariance([1.5, 2.5, 4.0]), statistics.mode("aab")],
+    "template": lambda: string.Template("$a and ${b}").substitute({"a": 1}, b=2),
+    "ast": lambda: ast.unparse(ast.parse(SOURCE.replace("async ", ""))),
+    "pprint": lambda: pprint.pformat({"k": list(range(40)), "j": {"n": ("t",) * 12}}, width=40),
+    "heapq": lambda: list(heapq.merge([1, 4, 7], [2, 5], key=lambda v: v)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_recorded_program_gives_what_plain_python_gives(name):
+    plain = PROGRAMS[name]()
+
+    result, _ = recorded(PROGRAMS[name])
+
+    assert result == plain
+    assert active() is None
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_instrumented_code_without_a_recording_is_the_plain_program(name):
+    f = PROGRAMS[name]
+    copy = types.FunctionType(instrument.instrument(f.__code__), f.__globals__, closure=f.__closure__)
+
+    assert copy() == f()
+
+
+def test_every_statement_survives_instrumentation():
+    def program(a, *b, c=2, **d):
+        out = [a, b, c, sorted(d.items()), -a, +a, ~a, not a, a if b else c, a < c <= 9 != 4, a in b, a not in b]
+        x, (y, *z), w = 1, (2, 3, 4), [*b, *out[:1]]
+        z[1:] = [7, 8]
+        z[0] += 5
+        del z[1]
+        out += [x, y, z, w, {**d, "k": w}, {*b}, f"{a!r:>5}|{c:{a}d}", "%s" % (a,)]  # noqa: UP031
+        for i in range(3):
+            if i == 1:
+                continue
+            out.append(i)
+        else:
+            out.append("else")
+        while a:
+            a -= 1
+            if a == 1:
+                break
+        try:
+            try:
+                raise KeyError("k") from ValueError("v")
+            except KeyError as e:
+                out.append((str(e), str(e.__cause__)))
+                raise
+            finally:
+                out.append("finally")
+        except LookupError:
+            out.append("lookup")
+        try:
+            if out:
+                raise AssertionError("text")
+        except AssertionError as e:
+            out.append(str(e))
+
+        def counter():
+            nonlocal x
+            x += 1
+            got = yield x
+            while got is not None:
+                got = yield from iter([got, x])
+
+        it = counter()
+        out += [next(it), it.send(5), next(it), [v for v in (3, 4) if v > 3], {v: v * v for v in b}]
+        out.append(sum(v for v in b))
+        out.append((lambda u=a, *, k=c: (u, k))())
+        match out[0], {"p": [1, 2, 3]}:
+            case 3, {"p": [1, *rest], **others} if rest:
+                out.append((rest, others))
+            case _:
+                out.append("no match")
+        return out
+
+    plain = program(3, 4, 5, c=6, e=7)
+
+    result, found = recorded(program, 3, 4, 5, c=6, e=7)
+
+    assert result == plain
+    assert isinstance(found, Recording), found
+
+
+def test_exceptions_come_out_as_they_are():
+    def f(x):
+        return {}["missing"]
+
+    with pytest.raises(KeyError, match="missing"):
+        recorded(f, tj.zeros(1))
+    assert active() is None
+
+
+def test_names_of_user_code_are_free():
+    def f(x, H=1, same=2, A=3, check=4, o0=5, get=6):
+        return x + H + same + A + check + o0 + get
+
+    c = tj.compile(f)
+    assert [c(tj.zeros(1)).item() for _ in range(5)] == [21.0] * 5
+    assert c.compiled_calls == 2
+
+
+# -- what is refused
+
+
+def test_reads_by_unknown_c_code_are_refused():
+    import array
+    import collections
+    import itertools
+    import random
+    import time
+
+    box, values, it = collections.deque([1]), array.array("i", [1]), itertools.count()
+    assert "time.perf_counter, whose effects are not known" in reasons(lambda: time.perf_counter())
+    assert "random" in reasons(lambda: random.random())
+    assert "iterates a collections.deque" in reasons(lambda: [v + 1 for v in box])
+    assert "len of a array.array" in reasons(lambda: len(values))
+    assert "itertools.count" in reasons(lambda: next(it))
+    assert "builtins.print" in reasons(lambda: print(end=""))
+    assert "builtins.id" in reasons(lambda x: id(x), tj.zeros(1))
+    assert "io.open" in reasons(lambda: open(__file__).close())
+
+
+def test_effects_on_outside_objects_are_refused_and_on_fresh_ones_are_not():
+    old, count = [], {"n": 0}
+
+    class Box:
+        pass
+
+    box = Box()
+
+    def fresh(x):
+        new, d, b = [], {}, Box()
+        new.append(1)
+        d["k"] = 2
+        b.v = 3
+        del d["k"]
+        return x * b.v
+
+    assert isinstance(recorded(fresh, tj.ones(1))[1], Recording)
+    assert "append on a list" in reasons(lambda: old.append(1))
+    assert "sets v on" in reasons(lambda: setattr(box, "v", 1))
+    assert "sets an item on a dict" in reasons(lambda: set_item(count))
+    assert old == [1]
+    assert count["n"] == 3
+
+
+def set_item(d):
+    d["n"] = 3
+
+
+def test_a_refusal_names_the_users_line():
+    def f(x):
+        old.append(1)  # the line
+        return x
+
+    old = []
+    _, found = recorded(f, tj.zeros(1))
+    assert found[0].where == f"test_recorder.py:{f.__code__.co_firstlineno + 1}"
+
+
+def test_python_code_that_c_code_calls_is_seen():
+    class Sneaky:
+        def __index__(self):
+            return state[0]
+
+    state, s = [1], Sneaky()
+    assert "Python code ran unseen" in reasons(lambda: [1, 2, 3][s])
+
+
+def test_a_disabled_function_keeps_its_caller_eager():
+    state = [0]
+
+    @tj.disable
+    def count(x):
+        state[0] += 1
+        return x
+
+    c = tj.compile(lambda x: count(x))
+    for _ in range(6):
+        c(tj.zeros(1))
+    assert (c.compiled_calls, state) == (0, [6])
+
+
+def test_two_recordings_that_differ_are_refused():
+    c = tj.compile(lambda x: x + 1)
+    x = tj.zeros(1)
+    c(x), c(x)
+    (bucket,) = c.buckets.values()
+    bucket.pending[0].fingerprint = "another graph"
+    c(x)
+    assert c.compiled_calls == 0
+    assert "depends on something unseen" in c.explain()
+
+
+# -- life times
+
+
+def test_a_trace_does_not_keep_a_model_alive():
+    class Net(tj.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = tj.nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.lin(x)
+
+    net = Net()
+    holder = {"net": net}
+    c = tj.compile(lambda x: holder["net"](x))
+    for _ in range(5):
+        c(tj.ones(1, 2))
+    assert c.compiled_calls
+    gone, weight = weakref.ref(net), weakref.ref(net.lin.weight)
+
+    del net, holder["net"]
+    gc.collect()
+
+    assert gone() is None
+    assert weight() is None
+    assert c.traces() == []
+
+
+def test_recordings_leave_nothing_behind():
+    class Thing:
+        pass
+
+    thing = Thing()
+    thing.k = 2.0
+    c = tj.compile(lambda x, t: x * t.k)
+    for _ in range(2):  # warm, then recorded once
+        c(tj.ones(1), thing)
+    gone = weakref.ref(thing)
+
+    del thing
+
+    assert gone() is None
+    assert not c.buckets
+
+
+def test_instrumented_copies_die_with_their_functions():
+    def make():
+        space = {}
+        exec("def f(x): return x + 1", space)
+        return space["f"]
+
+    f = make()
+    recorded(f, tj.zeros(1))
+    code = weakref.ref(f.__code__)
+    assert id(f.__code__) in instrument._copies
+
+    del f
+    gc.collect()
+
+    assert code() is None
+
+
+def test_a_recorder_starts_empty():
+    r = Recorder(DOMAIN)
+    assert not r.cells
+    assert r.is_old([])
+    assert not r.is_old(r.made([]))
+
+
+# -- the compiled callable
+
+
+def test_calls_are_warm_recorded_confirmed_then_compiled():
+    c = tj.compile(lambda x: x + 1)
+    counts = []
+    for _ in range(5):
+        c(tj.zeros(1))
+        counts.append(c.compiled_calls)
+    assert counts == [0, 0, 0, 1, 2]
+
+
+def test_hot_says_which_call_is_recorded_first():
+    c = tj.compile(hot=1)(lambda x: x + 1)
+    for _ in range(3):
+        c(tj.zeros(1))
+    assert c.compiled_calls == 1
+
+
+def test_eager_block_and_setting_run_plain_python():
+    c = tj.compile(lambda x: x + 1)
+    for _ in range(4):
+        c(tj.zeros(1))
+    with tj.eager():
+        c(tj.zeros(1))
+    with tj.config.override(eager=True):
+        c(tj.zeros(1))
+    assert c.compiled_calls == 1
+
+
+def test_traces_are_bounded():
+    c = tj.compile(lambda x: x + 1)
+    with tj.config.override(max_traces=3):
+        for n in range(6):
+            for _ in range(4):
+                c(tj.zeros(n + 1))
+        assert len(c.traces()) == 3
+
+
+def test_what_never_repeats_stops_being_recorded():
+    c = tj.compile(lambda x, k: x + k)
+    for k in range(400):
+        c(tj.zeros(1), float(k))
+    assert c.recordings < 60
+    assert "too often" in c.explain()
+
+
+def test_a_compiled_function_stands_in_for_the_function():
+    @tj.compile
+    def f(x, k=2):
+        """Doc."""
+        return x * k
+
+    assert (f.__name__, f.__doc__, f.__wrapped__(tj.ones(1)).item()) == ("f", "Doc.", 2.0)
+    net = tj.nn.Linear(2, 2)
+    c = tj.compile(net)
+    c.eval()
+    assert (net.training, c.training, next(iter(c.parameters())) is net.weight) == (False, False, True)
+    c.flag = 3
+    assert net.flag == 3
+
+
+def test_explain_says_what_runs_and_what_does_not():
+    log = []
+
+    def f(x):
+        if x.sum() < 0:
+            log.append(1)
+        return x + 1
+
+    c = tj.compile(f)
+    for v in (1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, -1.0, 1.0):
+        c(tj.tensor([v]))
+    text = c.explain()
+    assert "2 of 9 calls ran compiled" in text
+    assert "changes an outside object: append on a list" in text
+    assert "this path stays eager" in text
+    assert c.graphs()[0].startswith("graph @")
