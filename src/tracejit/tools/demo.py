@@ -104,8 +104,7 @@ def demo(folder: str | None = None, epochs: int | None = None, out: str = "digit
     report.line("data", f"{data.name}: {len(data.train[1])} images to train, {len(data.test[1])} to test")
     report.line("threads", str(tj.get_num_threads() or os.cpu_count()))
     _compare(report, data)
-    cold, warm = _compile_times(folder)
-    report.line("compile time", f"{cold:8.2f} s of CPU; {warm:.2f} s with the kernels on disk")
+    _compile_times(report, folder)
     model, step = _train(report, data, count)
     accuracy = _accuracy(model, data)
     if folder is None and not short:
@@ -208,16 +207,19 @@ def compile_seconds(folder: str | None) -> float:
     return sum(seconds[:-1]) - (len(seconds) - 1) * (time.process_time() - before)
 
 
-def _compile_times(folder: str | None) -> tuple[float, float]:
+def _compile_times(report: Report, folder: str | None) -> None:
     """`compile_seconds` of two fresh processes: with no kernels on disk, and with those that the first left there."""
     code = f"from tracejit.tools.demo import compile_seconds; print(compile_seconds({folder!r}))"
+    seconds: list[float] = []
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "TRACEJIT_CACHE_DIR": cache}
-        cold, warm = (
-            float(subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True).stdout)
-            for _ in range(2)
-        )
-    return cold, warm
+        for _ in range(2):
+            run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+            if run.returncode:
+                report.promise("compile time", False, run.stderr.strip())
+                return
+            seconds.append(float(run.stdout))
+    report.line("compile time", f"{seconds[0]:8.2f} s of CPU; {seconds[1]:.2f} s with the kernels on disk")
 
 
 def _interleaved(calls: Sequence[Callable[[], Any]], rounds: int) -> list[list[float]]:
