@@ -30,7 +30,7 @@ from typing import Any
 from tracejit.ir.graph import param
 from tracejit.ir.node import Node, expand_to
 from tracejit.ir.op import Op
-from tracejit.ops.pointwise import Pointwise
+from tracejit.ops.pointwise import Pointwise, Select
 
 __all__ = ["Binding", "Check", "GraphBuilder"]
 
@@ -110,7 +110,7 @@ class GraphBuilder:
     def emit(self, op: Op, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Record `op`; eager code may leave rank-0 operands of pointwise ops unexpanded, the graph may not."""
         nodes = [self.node_of(t) for t in inputs]
-        if len(outputs) == 1 and len(nodes) > 1 and isinstance(op, Pointwise):
+        if len(outputs) == 1 and len(nodes) > 1 and isinstance(op, (Pointwise, Select)):
             shape = outputs[0]._array.shape
             nodes = [expand_to(n, shape) for n in nodes]
         made = self._emit(op, nodes)

@@ -154,6 +154,8 @@ class Compiled:
                 return found, (), "", False
             if isinstance(found, Left):
                 seen = found.seen
+                if trace.misses > 16 + 4 * trace.hits:
+                    bucket.traces.remove(trace)  # it costs more than it brings
                 why = f"data led another way: {found.where or 'a check'} saw {found.value}"
             else:
                 return None, seen, found, True

@@ -15,12 +15,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # Packages whose Python code reports what it reads to the recorder, so it runs plain. nn, optim, data and all user
 # code are instrumented instead. nn.functional is functions of arguments and modes only.
 _FOLDERS = "tensor ops ir passes codegen runtime config errors nn.functional nn.parameter trace.builder"
-_LIBRARY = tuple(f"tracejit.{name}" for name in _FOLDERS.split())
+_LIBRARY = frozenset(("tracejit", *(f"tracejit.{name}" for name in _FOLDERS.split())))
+_BELOW = tuple(f"tracejit.{name}." for name in _FOLDERS.split())
 
 
 def is_library(module: Any) -> bool:
     """True for names of modules that run plain and report their own reads."""
-    return isinstance(module, str) and (module.startswith(_LIBRARY) or module == "tracejit")
+    return isinstance(module, str) and (module in _LIBRARY or module.startswith(_BELOW))
 
 
 def is_recorder(module: Any) -> bool:

@@ -20,12 +20,13 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
-
-from bytecode import Bytecode, Instr
-from bytecode.instr import CellVar, FreeVar
+from typing import TYPE_CHECKING, Any
 
 from tracejit.errors import NotCompilable
+
+if TYPE_CHECKING:
+    from bytecode import Bytecode, Instr
+    from bytecode.instr import CellVar, FreeVar
 
 __all__ = ["HOOKS", "SUPPORTED", "forget", "instrument", "is_instrumented"]
 
@@ -82,6 +83,13 @@ UNARY = {"UNARY_NEGATIVE": operator.neg, "UNARY_INVERT": operator.invert, "UNARY
 COMPARE = {name.upper(): getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
 
 
+def _load_bytecode() -> None:
+    """Import the bytecode package: 46 ms that a program which compiles nothing should not pay."""
+    global Bytecode, CellVar, FreeVar, Instr
+    from bytecode import Bytecode, Instr
+    from bytecode.instr import CellVar, FreeVar
+
+
 def install(hooks: Mapping[str, Callable[[Any], Any]]) -> None:
     """Give every name in HOOKS its function; done once, by `hooks.py`."""
     assert set(hooks) == set(HOOKS), set(hooks) ^ set(HOOKS)
@@ -124,6 +132,8 @@ def _rewrite(code: types.CodeType) -> types.CodeType:
         raise NotCompilable(f"Python {sys.version.split()[0]} is not one whose bytecode was tested")
     if code.co_flags & _BAD_FLAGS:
         raise NotCompilable(f"{code.co_qualname} is an async function")
+    if "Bytecode" not in globals():
+        _load_bytecode()
     program = Bytecode.from_code(code)
     writer = _Writer(code, list(program))
     for i in range(len(writer.source)):

@@ -197,7 +197,8 @@ class Recorder:
 
     def cell(self, kind: str, owner: Any, key: Any, value: Any) -> Any:
         """Record a fact, the first time it is read; returns `value`."""
-        if kind in ("item", "dict") and (holder := self.dict_owner.get(id(owner))) is not None:
+        named = kind == "dict" or (kind == "item" and type(key) is str)
+        if named and (holder := self.dict_owner.get(id(owner))) is not None:
             kind, owner = (
                 ("ivar" if kind == "item" else "ivars"),
                 holder,

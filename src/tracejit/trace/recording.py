@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ from tracejit.trace.recorder import Cell, Reason, Recorder, opened
 __all__ = ["Backward", "Link", "Recording", "record"]
 
 Outcome = tuple[str, Any]
+_log = logging.getLogger("tracejit.fallback")
 
 
 class Link:
@@ -130,10 +132,14 @@ def record(
         r.refuse("leaves the configuration changed")
     if r.reasons:
         return result, tuple(r.reasons)
-    link = Link()
-    with opened(r):
-        closed = _close(r, call, result, link, name)
-    return result, closed if not r.reasons else tuple(r.reasons)
+    try:
+        with opened(r):
+            closed = _close(r, call, result, Link(), name)
+    except Exception as e:  # the call itself is over and right: a mistake of ours must not reach the user as its error
+        _log.exception("recording %s could not be closed", name)
+        r.refuse(f"internal error: {type(e).__name__}: {e}")
+        closed = None
+    return result, closed if closed is not None and not r.reasons else tuple(r.reasons)
 
 
 def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recording:
