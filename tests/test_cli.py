@@ -63,7 +63,7 @@ def test_demo_reads_idx_files(tmp_path, capsys):
     draw = np.random.default_rng(0)
     for part, count in (("train", 192), ("t10k", 64)):
         for name, array in (
-            ("images-idx3", draw.integers(0, 256, (count, 28, 28), np.uint8)),
+            ("images-idx3", draw.integers(0, 256, (count, 12, 12), np.uint8)),
             ("labels-idx1", draw.integers(0, 10, count, np.uint8)),
         ):
             header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
