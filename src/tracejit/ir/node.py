@@ -41,6 +41,10 @@ class Value:
         """Apply `op` in this value's domain. `self` only chooses the domain, so ops without inputs work too."""
         raise NotImplementedError
 
+    def beside(self, value: Scalar, dtype: DType, shape: Shape) -> Any:
+        """A number as the operand of a pointwise op whose other operands have `shape`; eager code need not expand it."""
+        return expand_to(constant(self, value, dtype), shape)
+
     def __neg__(self) -> Self:
         return self.emit(Op.registry["neg"](), (self,))
 
@@ -228,6 +232,9 @@ def common_dtype(*operands: Value | Scalar) -> DType:
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
     """NumPy's broadcasting. Raises OpError naming the extents that differ."""
+    first = shapes[0]
+    if all(s is first for s in shapes):  # equal types are often one object
+        return first
     rank = max(map(len, shapes))
     out: list[Extent] = [1] * rank
     for s in shapes:
@@ -244,7 +251,7 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 def expand_to(x: Any, shape: Shape) -> Any:
     """`x` broadcast to `shape`, extents 1 repeated, missing axes added in front; `x` itself where nothing changes."""
     have: Shape = x.type.shape
-    if len(have) == len(shape) and all(map(same, have, shape)):
+    if have is shape or (len(have) == len(shape) and all(map(same, have, shape))):
         return x
     lead = len(shape) - len(have)
     if lead < 0 or any(not same(d, 1) and not same(d, shape[i + lead]) for i, d in enumerate(have)):
@@ -271,7 +278,12 @@ def binary(name: str, a: Any, b: Any) -> Any:
     dtype = common_dtype(a, b)
     if name == "div" and not dtype.is_floating_point:
         dtype = dt.default()
-    a = cast(a, dtype) if isinstance(a, Value) else constant(like, a, dtype)
-    b = cast(b, dtype) if isinstance(b, Value) else constant(like, b, dtype)
+    if not isinstance(b, Value):
+        a = cast(a, dtype)
+        return like.emit(Op.registry[name](), (a, like.beside(b, dtype, a.type.shape)))
+    if not isinstance(a, Value):
+        b = cast(b, dtype)
+        return like.emit(Op.registry[name](), (like.beside(a, dtype, b.type.shape), b))
+    a, b = cast(a, dtype), cast(b, dtype)
     shape = broadcast_shapes(a.type.shape, b.type.shape)
     return like.emit(Op.registry[name](), (expand_to(a, shape), expand_to(b, shape)))

@@ -19,9 +19,10 @@ from tracejit import config
 from tracejit.errors import AutogradError, InPlaceError
 from tracejit.ir.dtype import from_numpy
 from tracejit.ir.graph import Graph, evaluate, param
-from tracejit.ir.node import Node
+from tracejit.ir.node import Node, expand_to
 from tracejit.ir.op import Op
 from tracejit.ir.types import TensorType
+from tracejit.ops.pointwise import Pointwise, Select
 from tracejit.trace import recorder as recording
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ def vjp_rule(
     nodes = [param(f"p{i}", TensorType(from_numpy(d), s)) for i, (d, s) in enumerate(types)]  # type: ignore[arg-type]
     outs, ins = nodes[: len(given)], nodes[len(given) :]
     gs = [param(f"g{i}", o.type) if have else None for i, (o, have) in enumerate(zip(outs, given, strict=True))]
+    if isinstance(op, (Pointwise, Select)):  # eager code leaves numbers at rank 0
+        ins = [expand_to(n, outs[0].shape) for n in ins]
     back = op.vjp(gs[0], outs[0], *ins) if len(outs) == 1 else op.vjp(tuple(gs), tuple(outs), *ins)
     results: list[Node] = []
     where: list[int | None] = []

@@ -39,7 +39,12 @@ def public(fn: Callable[..., Any]) -> Callable[..., Any]:
         result = fn(*args, **kwargs)
         return result if out is None else _written(out, result)
 
-    call.__name__, call.__qualname__, call.__module__, call.__doc__ = fn.__name__, fn.__name__, fn.__module__, fn.__doc__
+    call.__name__, call.__qualname__, call.__module__, call.__doc__ = (
+        fn.__name__,
+        fn.__name__,
+        fn.__module__,
+        fn.__doc__,
+    )
     call.__wrapped__ = fn  # type: ignore[attr-defined]  # the signature that help() shows
     return call
 

@@ -143,7 +143,7 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, dev
     return _finish(x, requires_grad, device)
 
 
-def _spaced(start: Any, end: Any, steps: int) -> Array:
+def _spaced(start: Any, end: Any, steps: Any) -> Array:
     for v in (start, end):
         if isinstance(v, Tensor) and v.ndim:
             raise OpError(f"start and end must be numbers or tensors of rank 0, got {v.type}")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from tracejit.errors import OpError
 from tracejit.ir import dtype as dt
 from tracejit.ir.dtype import DType
 from tracejit.ir.node import broadcast_shapes, common_dtype, expand_to
@@ -49,9 +48,10 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(expand_to(t, shape) for t in tensors)
 
 
-def shape_of_all(*shapes: Sequence[int]) -> Size:
+def shape_of_all(*shapes: Any) -> Size:
     """The shape that tensors of these shapes broadcast to."""
-    return Size(broadcast_shapes(*(tuple(s) if isinstance(s, (tuple, list)) else (s,) for s in shapes)))
+    known: Any = broadcast_shapes(*((s,) if isinstance(s, int) else tuple(s) for s in shapes))
+    return Size(known)
 
 
 def is_tensor(obj: Any) -> bool:
@@ -84,7 +84,7 @@ def _from_method(name: str) -> Callable[..., Any]:
     fn: Callable[..., Any] = getattr(Tensor, name)
 
     @wraps(fn)
-    def function(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def function(input: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(input, Tensor):
             raise TypeError(f"{name}: input must be a Tensor, got {type(input).__name__}")
         return fn(input, *args, **kwargs)

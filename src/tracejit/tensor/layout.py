@@ -5,7 +5,15 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["Layout", "MemoryFormat", "channels_last", "channels_last_3d", "contiguous_format", "preserve_format", "strided"]
+__all__ = [
+    "Layout",
+    "MemoryFormat",
+    "channels_last",
+    "channels_last_3d",
+    "contiguous_format",
+    "preserve_format",
+    "strided",
+]
 
 
 class MemoryFormat(Enum):

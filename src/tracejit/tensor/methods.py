@@ -58,8 +58,8 @@ sqrt square sub subtract tan tanh tril triu true_divide trunc xlogy
 """.split()
 
 FUNCTIONS = {n: public(getattr(composed, n)) for n in composed.__all__}
-CASTS = {"float": "f32", "double": "f64", "half": "f16", "bfloat16": "bf16", "long": "i64", "int": "i32", "short": "i16", "char": "i8",
-         "byte": "u8", "bool": "bool"}  # fmt: skip
+CASTS = {"float": "f32", "double": "f64", "half": "f16", "bfloat16": "bf16", "long": "i64", "int": "i32", "short": "i16",
+         "char": "i8", "byte": "u8", "bool": "bool"}  # fmt: skip
 
 
 def install() -> None:
@@ -503,11 +503,13 @@ def storage_offset(self: Tensor) -> int:
 VARIADIC = {"reshape": "shape", "permute": "dims", "expand": "size", "repeat": "repeats", "flip": "dims", "tile": "dims", "sum_to_size": "size"}
 
 _SPECIAL: tuple[Callable[..., Any], ...] = (
-    __getitem__, __setitem__, __matmul__, __rmatmul__, *(_with_sizes(*item) for item in VARIADIC.items()), view, size, dim, numel, nelement, element_size,
-    stride, is_contiguous, contiguous, data_ptr, is_floating_point, is_complex, to, type_as, cpu, get_device, copy_, fill_, zero_, polygamma, where,
-    masked_select, masked_scatter, masked_scatter_, index_put_, new_tensor, new_zeros, new_ones, new_empty, new_full, sets.argwhere, sets.bincount, sets.histc, sets.unique, sets.unique_consecutive,
-    uniform_, normal_, bernoulli_, random_, cauchy_, exponential_, geometric_, log_normal_, bernoulli, multinomial, allclose, equal, unsqueeze_, squeeze_, t_, transpose_, share_memory_, is_shared,
-    pin_memory, storage_offset,
+    __getitem__, __setitem__, __matmul__, __rmatmul__, *(_with_sizes(*item) for item in VARIADIC.items()), view,
+    size, dim, numel, nelement, element_size, stride, is_contiguous, contiguous, data_ptr, is_floating_point,
+    is_complex, to, type_as, cpu, get_device, copy_, fill_, zero_, polygamma, where, masked_select, masked_scatter,
+    masked_scatter_, index_put_, new_tensor, new_zeros, new_ones, new_empty, new_full, sets.argwhere, sets.bincount,
+    sets.histc, sets.unique, sets.unique_consecutive, uniform_, normal_, bernoulli_, random_, cauchy_, exponential_,
+    geometric_, log_normal_, bernoulli, multinomial, allclose, equal, unsqueeze_, squeeze_, t_, transpose_,
+    share_memory_, is_shared, pin_memory, storage_offset,
 )  # fmt: skip
 Tensor.nonzero = nonzero_  # type: ignore[attr-defined]
 Tensor.index_put = index_put_method  # type: ignore[attr-defined]

@@ -63,7 +63,14 @@ def _groups(rows: Any) -> tuple[Any, Any]:
 
 
 def _answer(
-    x: Tensor, dim: int | None, values: Any, inverse: Any, starts: Any, n: int, return_inverse: bool, return_counts: bool
+    x: Tensor,
+    dim: int | None,
+    values: Any,
+    inverse: Any,
+    starts: Any,
+    n: int,
+    return_inverse: bool,
+    return_counts: bool,
 ) -> Any:
     out = [values]
     if return_inverse:

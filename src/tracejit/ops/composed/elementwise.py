@@ -351,9 +351,12 @@ def where(condition: Value, x: Operand, other: Operand) -> Any:
             raise DTypeError(f"where wants a bool condition, got {condition.type}")
         condition = cast(condition, dt.bool_)
     dtype = common_dtype(x, other)
-    a, b = _value(x, condition, dtype), _value(other, condition, dtype)
-    shape = broadcast_shapes(condition.type.shape, a.type.shape, b.type.shape)
-    return p.Select()(expand_to(condition, shape), expand_to(a, shape), expand_to(b, shape))
+    shape = broadcast_shapes(*(v.type.shape for v in (condition, x, other) if isinstance(v, Value)))
+    a, b = (
+        expand_to(cast(v, dtype), shape) if isinstance(v, Value) else condition.beside(v, dtype, shape)
+        for v in (x, other)
+    )
+    return p.Select()(expand_to(condition, shape), a, b)
 
 
 def masked_fill(x: Value, mask: Value, value: Operand) -> Any:
@@ -687,7 +690,6 @@ def rad2deg(x: Value) -> Any:
     return floating(x) * (180 / math.pi)
 
 
-
 def ldexp(x: Value, other: Value) -> Any:
     """x * 2^other."""
     return x * p.Pow()(*_together(2.0, floating(other)))
@@ -726,8 +728,6 @@ def angle(x: Value) -> Any:
     """pi for negative numbers, else 0; NaN stays."""
     x = floating(x)
     return where(isnan(x), x, where(x < 0, math.pi, x * 0))
-
-
 
 
 # PyTorch's second names

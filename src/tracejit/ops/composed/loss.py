@@ -178,7 +178,9 @@ def cosine_embedding_loss(
 ) -> Any:
     """1 - cos where the target is 1, max(0, cos - margin) where it is -1."""
     if rank(target) > 1 or not rank(input1) == rank(input2) == rank(target) + 1:
-        raise OpError(f"cosine_embedding_loss of {input1.type} and {input2.type} with {target.type}: wanted one target a row")
+        raise OpError(
+            f"cosine_embedding_loss of {input1.type} and {input2.type} with {target.type}: wanted one target a row"
+        )
     cos = cosine_similarity(input1, input2, rank(input1) - 1)
     gap = cos - margin
     return _reduced(where(eq(target, 1), 1 - cos, 0) + where(eq(target, -1), where(gap <= 0, 0, gap), 0), reduction)

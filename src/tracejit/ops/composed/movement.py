@@ -561,7 +561,6 @@ def diagonal(x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     return slice_along(row, len(batch), first, first + (count - 1) * (columns + 1) + 1 if count else first, columns + 1)
 
 
-
 # --- parts by other names, and parts replaced ----------------------------------------------------------------------
 
 
@@ -681,8 +680,6 @@ def block_diag(*tensors: Value) -> Any:
 def cartesian_prod(*tensors: Value) -> Any:
     """Every choice of one element from each vector, as rows."""
     return ravel(tensors[0]) if len(tensors) == 1 else stack([ravel(g) for g in meshgrid(*tensors)], 1)
-
-
 
 
 # --- channels and pixels -------------------------------------------------------------------------------------------

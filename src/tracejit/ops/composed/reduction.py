@@ -378,7 +378,6 @@ def diff(x: Value, n: int = 1, dim: int = -1, prepend: Value | None = None, appe
     return x
 
 
-
 # --- statistics ----------------------------------------------------------------------------------------------------
 
 
@@ -391,7 +390,9 @@ def renorm(x: Value, p: float, dim: int, maxnorm: float) -> Any:
     """x with every slice of `dim` whose p-norm is larger than `maxnorm` shortened to it."""
     axis = axis_of(dim, rank(x))
     if rank(x) < 2 or p <= 0 or maxnorm < 0:
-        raise OpError(f"renorm of {x.type} with p={p} and maxnorm={maxnorm}: wanted rank 2, p above 0, maxnorm of 0 or more")
+        raise OpError(
+            f"renorm of {x.type} with p={p} and maxnorm={maxnorm}: wanted rank 2, p above 0, maxnorm of 0 or more"
+        )
     size = vector_norm(x, p, tuple(i for i in range(rank(x)) if i != axis), keepdim=True)
     return x * where(size > maxnorm, maxnorm / (size + 1e-7), 1)
 
@@ -479,24 +480,30 @@ def _quantile(
     _float_only(name, x)
     if interpolation not in ("linear", "lower", "higher", "midpoint", "nearest"):
         raise OpError(f"{name} interpolation is {interpolation!r}, wanted linear, lower, higher, midpoint or nearest")
-    q = q if isinstance(q, Value) else constant(x, q, x.type.dtype)
-    if rank(q) > 1 or q.type.dtype is not x.type.dtype:
-        raise OpError(f"{name} of {x.type} at {q.type}: wanted a number or a vector of the same dtype")
+    at: Any = q if isinstance(q, Value) else constant(x, q, x.type.dtype)
+    if rank(at) > 1 or at.type.dtype is not x.type.dtype:
+        raise OpError(f"{name} of {x.type} at {at.type}: wanted a number or a vector of the same dtype")
     if same(product(x.type.shape), 0):
         raise OpError(f"{name} of {x.type}: an empty tensor has none")
-    require((q >= 0) & (q <= 1), f"{name} wants q in 0 .. 1", OpError)
+    require((at >= 0) & (at <= 1), f"{name} wants q in 0 .. 1", OpError)
     rows = ravel(x) if dim is None else movedim(x if rank(x) else reshape(x, (1,)), dim, -1)
     rows = sort(rows, -1).values  # NaN is last
     n, last = rows.type.shape[-1], rank(rows) - 1
     bad = isnan(rows)
     known = sum(~bad, -1, keepdim=True) if ignore_nan else None
-    place = reshape(q, (-1,)) * (n - 1) if known is None else reshape(q, (-1,)) * cast(clamp(known - 1, min=0), x.type.dtype)
+    place = (
+        reshape(at, (-1,)) * (n - 1)
+        if known is None
+        else reshape(at, (-1,)) * cast(clamp(known - 1, min=0), x.type.dtype)
+    )
     place = expand_to(place, (*rows.type.shape[:-1], place.type.shape[-1]))
     if interpolation == "nearest":
         low = high = cast(round(place), dt.int64)
     else:
         low, high = cast(floor(place), dt.int64), cast(ceil(place), dt.int64)
-        low, high = (high, high) if interpolation == "higher" else (low, low) if interpolation == "lower" else (low, high)
+        low, high = (
+            (high, high) if interpolation == "higher" else (low, low) if interpolation == "lower" else (low, high)
+        )
     a, b = TakeAlong(last)(rows, low), TakeAlong(last)(rows, high)
     share = 0.5 if interpolation == "midpoint" else place - cast(low, x.type.dtype)
     out = a if low is high else where(eq(low, high), a, a + share * (b - a))
@@ -506,7 +513,7 @@ def _quantile(
     if keepdim:
         out = reshape(out, (out.type.shape[0], *((1,) * rank(x))) if dim is None else out.type.shape)
         out = out if dim is None else unsqueeze(out, axis_of(dim, rank(x)) + 1) if rank(x) else reshape(out, (-1,))
-    return out if rank(q) else reshape(out, out.type.shape[1:])
+    return out if rank(at) else reshape(out, out.type.shape[1:])
 
 
 def nanmedian(x: Value, dim: int | None = None, keepdim: bool = False) -> Any:
@@ -526,8 +533,6 @@ def nanmedian(x: Value, dim: int | None = None, keepdim: bool = False) -> Any:
     middle = clamp(sum(~isnan(x), axis, keepdim=True) - 1, min=0) // 2
     pair = (TakeAlong(axis)(values, middle), TakeAlong(axis)(order, middle))
     return Extreme(*(v if keepdim else reshape(v, x.type.without((axis,)).shape) for v in pair))
-
-
 
 
 # --- softmax and its family ----------------------------------------------------------------------------------------

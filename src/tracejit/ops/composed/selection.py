@@ -14,7 +14,17 @@ import numpy as np
 from tracejit.errors import DTypeError, OpError
 from tracejit.ir import dtype as dt
 from tracejit.ir.dim import product, same
-from tracejit.ir.node import Node, Scalar, Value, broadcast_shapes, cast, common_dtype, constant, expand_to, scalar_dtype
+from tracejit.ir.node import (
+    Node,
+    Scalar,
+    Value,
+    broadcast_shapes,
+    cast,
+    common_dtype,
+    constant,
+    expand_to,
+    scalar_dtype,
+)
 from tracejit.ir.op import ArrayConst
 from tracejit.ir.types import TensorType
 from tracejit.ops.composed import movement
@@ -77,9 +87,7 @@ def take(x: Value, index: Value) -> Any:
     return Take(0)(row, positions(index, row.type.shape[0], f"take of {x.type}", negative=True))
 
 
-def embedding(
-    input: Value, weight: Value, padding_idx: int | None = None, scale_grad_by_freq: bool = False
-) -> Any:
+def embedding(input: Value, weight: Value, padding_idx: int | None = None, scale_grad_by_freq: bool = False) -> Any:
     """The rows of `weight` at the positions `input`; the row `padding_idx` gets no gradient.
 
     With `scale_grad_by_freq` the gradient of a row is divided by how often it is read.
@@ -150,8 +158,8 @@ def scatter(x: Value, dim: int, index: Value, src: Value | Scalar, *, reduce: st
     if reduce not in (None, "add", "multiply"):
         raise OpError(f"scatter reduce is {reduce!r}, wanted None, 'add' or 'multiply'")
     if reduce == "multiply":
-        src = src if isinstance(src, Value) else expand_to(constant(x, src, x.type.dtype), index.type.shape)
-        return scatter_reduce(x, dim, index, src, "prod")
+        factor: Any = src if isinstance(src, Value) else expand_to(constant(x, src, x.type.dtype), index.type.shape)
+        return scatter_reduce(x, dim, index, factor, "prod")
     axis, at = _along("scatter", x, dim, index)
     if isinstance(src, Value):
         if rank(src) != rank(index) and rank(src) and rank(index):
@@ -182,9 +190,7 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def scatter_reduce(
-    x: Value, dim: int, index: Value, src: Value, reduce: str, *, include_self: bool = True
-) -> Any:
+def scatter_reduce(x: Value, dim: int, index: Value, src: Value, reduce: str, *, include_self: bool = True) -> Any:
     """x with src[i, j] combined at [index[i, j], j] for dim 0, and so on: sum, mean, prod, amax or amin.
 
     Without `include_self` the combined places hold nothing of x.
@@ -207,9 +213,7 @@ def _reduced(x: Any, axis: int, at: Any, u: Any, reduce: str, include_self: bool
     def filled(value: Scalar, shape: Sequence[Any], dtype: dt.DType) -> Any:
         return expand_to(constant(x, value, dtype), tuple(shape))
 
-    hit = ScatterAlong(axis, "set")(
-        filled(False, x.type.shape, dt.bool_), at, filled(True, at.type.shape, dt.bool_)
-    )
+    hit = ScatterAlong(axis, "set")(filled(False, x.type.shape, dt.bool_), at, filled(True, at.type.shape, dt.bool_))
     if reduce in _COMBINE:
         at, u = _runs(axis, at, u, _COMBINE[reduce])
         total = ScatterAlong(axis, "set")(x, at, u)  # the last of a run is written last, and holds all of it
@@ -353,7 +357,6 @@ def median(x: Value, dim: int | None = None, keepdim: bool = False) -> Any:
     return Extreme(where(bad, last.values, middle.values), where(bad, last.indices, middle.indices))
 
 
-
 def searchsorted(
     sorted_sequence: Value, input: Value | Scalar, *, out_int32: bool = False, right: bool = False,
     side: str | None = None, sorter: Value | None = None,
@@ -444,8 +447,6 @@ def unravel_index(indices: Value, shape: int | Sequence[int]) -> tuple[Any, ...]
         out.append(rest % d)
         rest = rest // d
     return tuple(reversed(out))
-
-
 
 
 # --- made of positions ---------------------------------------------------------------------------------------------
