@@ -2492,3 +2492,305 @@ def scalars_as_arguments_of_many_values(T, jit, r):
         r(f(x, 0.1 / (k + 1), 3))
     for k in range(10):
         r(f(x, 0.5, k % 2))
+
+
+# ---------------------------------------------------------------- fourth round: layers, optimizers, gradients inside
+
+
+@attack(compiles=True)
+def gradient_of_an_argument_inside(T, jit, r):
+    def f(x):
+        loss = (x**3).sum()
+        loss.backward()
+        return x.grad * 1
+
+    f = jit(f)
+    for k in range(W + 1):
+        x = T.tensor([1.0 + k, 2.0], requires_grad=True)
+        r(f(x))
+        r(x.grad)
+        r(f(x))
+        r(x.grad)
+
+
+@attack(compiles=True)
+def autograd_grad_inside(T, jit, r):
+    w = T.tensor([2.0, 3.0], requires_grad=True)
+
+    def f(x):
+        y = (x * x * w).sum()
+        gx, gw = T.autograd.grad(y, (x, w), create_graph=True)
+        return gx, gw.detach(), (gx * gx).sum()
+
+    f = jit(f)
+    for _ in range(W + 1):
+        x = T.tensor([1.0, 2.0], requires_grad=True)
+        gx, gw, s = f(x)
+        s.backward()
+        r([gx, gw, x.grad, w.grad])
+
+
+@attack(compiles=True)
+def captured_tensor_with_a_history(T, jit, r):
+    w = T.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    wt, wv = w.t(), w[0]
+    f = jit(lambda x: (wt @ x * wv).sum())
+    for _ in range(W + 1):
+        w.grad = None
+        f(T.tensor([1.0, -1.0])).backward(retain_graph=True)
+        r(w.grad)
+    with T.no_grad():
+        w.mul_(2)
+    r(f(T.tensor([1.0, -1.0])))
+
+
+@attack(compiles=True)
+def out_argument_and_swap(T, jit, r):
+    def f(a, b):
+        T.add(a, b, out=a)
+        t = a.clone()
+        a.copy_(b)
+        b.copy_(t)
+        return a * 1, b * 1
+
+    f = jit(f)
+    for _ in range(W + 1):
+        a, b = T.tensor([1.0]), T.tensor([2.0])
+        r(f(a, b))
+        r([a, b])
+
+
+@attack(compiles=True)
+def recurrent_and_embedding(T, jit, r):
+    T.manual_seed(0)
+    emb, rnn = T.nn.Embedding(5, 3), T.nn.LSTM(3, 4, batch_first=True)
+
+    def f(i, state):
+        y, state = rnn(emb(i), state)
+        return y.sum(-1), state
+
+    f = jit(f)
+    state = (T.zeros(1, 1, 4), T.zeros(1, 1, 4))
+    for k in range(W + 2):
+        y, state = f(T.tensor([[0, 1, k % 5]]), state)
+        r([y, *state])
+    with T.no_grad():
+        emb.weight[2].fill_(0.5)
+    r(f(T.tensor([[2, 2, 2]]), state)[0])
+    try:
+        f(T.tensor([[2, 2, 7]]), state)
+        r("no error")
+    except IndexError:
+        r("index error")
+
+
+@attack(compiles=True)
+def module_containers_change(T, jit, r):
+    T.manual_seed(0)
+    net = T.nn.Module()
+    net.parts = T.nn.ModuleDict({"a": T.nn.Linear(2, 2), "b": T.nn.ReLU()})
+    net.more = T.nn.ModuleList([T.nn.Identity()])
+    net.scale = T.nn.ParameterList([T.nn.Parameter(T.ones(2))])
+
+    def f(x):
+        for name, part in net.parts.items():
+            x = part(x) + len(name)
+        for part in net.more:
+            x = part(x)
+        for p in net.scale:
+            x = x * p
+        return x + len(list(net.parameters()))
+
+    f = jit(f)
+    x = T.tensor([[1.0, -2.0]])
+    warm(r, f, x)
+    net.more.append(T.nn.ReLU())
+    r(f(x))
+    net.parts["c"] = T.nn.Linear(2, 2)
+    r(f(x))
+    net.scale.append(T.nn.Parameter(T.zeros(2)))
+    r(f(x))
+    del net.parts["a"]
+    r(f(x))
+
+
+@attack(compiles=True)
+def batch_norm_settings(T, jit, r):
+    net = T.nn.BatchNorm1d(2)
+    c = jit(net)
+    x = T.tensor([[1.0, 2.0], [3.0, 5.0], [0.0, 1.0]])
+    warm(r, c, x)
+    net.momentum = 0.5
+    r(c(x))
+    r([net.running_mean, net.running_var, net.num_batches_tracked])
+    net.eps = 1.0
+    r(c(x))
+    net.eval()
+    r(c(x))
+    net.running_mean = T.ones(2)
+    r(c(x))
+    net.track_running_stats = False
+    r(c(x))
+
+
+@attack()
+def state_made_by_the_first_calls(T, jit, r):
+    class Lazy(T.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = None
+            self.seen = 0
+
+        def forward(self, x):
+            if self.w is None:
+                self.w = T.nn.Parameter(T.ones(x.shape[-1]))
+            if self.seen < 3:
+                self.seen += 1
+            return x * self.w * self.seen
+
+    net = Lazy()
+    c = jit(net)
+    for _ in range(9):
+        r(c(T.tensor([1.0, 2.0])))
+    r(net.seen)
+
+
+@attack()
+def scheduler_and_closure_inside(T, jit, r):
+    w = T.nn.Parameter(T.tensor([1.0, 2.0]))
+    opt = T.optim.SGD([w], lr=0.1)
+
+    def step(x):
+        def closure():
+            opt.zero_grad()
+            loss = (w * x).sum()
+            loss.backward()
+            return loss
+
+        loss = opt.step(closure)
+        opt.param_groups[0]["lr"] *= 0.5
+        return loss
+
+    step = jit(step)
+    for _ in range(W + 1):
+        r(step(T.tensor([1.0, 1.0])).detach())
+        r(w.detach())
+    r(opt.param_groups[0]["lr"])
+
+
+@attack(compiles=True)
+def learning_rate_schedule(T, jit, r):
+    w = T.nn.Parameter(T.tensor([1.0, 2.0]))
+    opt = T.optim.SGD([w], lr=0.1, momentum=0.5)
+
+    def step(x):
+        opt.zero_grad()
+        loss = (w * w * x).sum()
+        loss.backward()
+        opt.step()
+        return loss.item()
+
+    step = jit(step)
+    for k in range(40):
+        if k % 8 == 7:
+            opt.param_groups[0]["lr"] *= 0.5
+        r(step(T.tensor([1.0, 1.0])))
+        r(w.detach())
+
+
+@attack(compiles=True)
+def frozen_then_thawed_in_an_optimizer(T, jit, r):
+    a, b = T.nn.Parameter(T.tensor([1.0])), T.nn.Parameter(T.tensor([2.0]))
+    opt = T.optim.Adam([a, b], lr=0.1)
+
+    def step(x):
+        opt.zero_grad()
+        ((a * x + b) ** 2).sum().backward()
+        opt.step()
+
+    step = jit(step)
+    for k in range(12):
+        b.requires_grad_(k not in (4, 5, 6))
+        step(T.tensor([1.0]))
+        r([a.detach(), b.detach(), b.grad is None])
+
+
+@attack(compiles=True)
+def cache_with_a_position(T, jit, r):
+    class Cache(T.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("k", T.zeros(6, 2))
+
+        def forward(self, x, at):
+            self.k[at] = x
+            return self.k[: at + 1].sum(0)
+
+    net = Cache()
+    c = jit(net)
+    for _ in range(4):
+        for at in range(3):
+            r(c(T.tensor([1.0, 2.0]) * (at + 1), at))
+    r(net.k)
+
+
+@attack(compiles=True)
+def early_stopping_by_value(T, jit, r):
+    w = T.nn.Parameter(T.tensor([4.0]))
+    opt = T.optim.SGD([w], lr=0.25)
+
+    def step(x):
+        opt.zero_grad()
+        loss = ((w * x) ** 2).sum()
+        if loss < 0.05:
+            return None
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    step = jit(step)
+    for _ in range(12):
+        r(step(T.tensor([1.0])))
+        r(w.detach())
+
+
+@attack(compiles=True)
+def leaf_facts(T, jit, r):
+    w = T.tensor([1.0], requires_grad=True)
+    v = w * 2
+    f = jit(lambda x: (x * 1, w.is_leaf, v.is_leaf, v.grad_fn is None, x.is_leaf, x.requires_grad, w.grad is None))
+    x = T.tensor([1.0])
+    warm(r, f, x)
+    r(f(w))
+    r(f(v))
+    w.grad = T.ones(1)
+    r(f(x))
+
+
+@attack(compiles=True)
+def nested_outputs_with_gradients(T, jit, r):
+    w = T.tensor([2.0, 3.0], requires_grad=True)
+
+    def f(x):
+        h = x * w
+        return {"loss": h.sum(), "parts": [h, h[0], (h.detach(), h.reshape(2, 1))], "w": w, "n": 2}
+
+    f = jit(f)
+    for _ in range(W):
+        w.grad = None
+        out = f(T.tensor([1.0, 4.0]))
+        (out["loss"] + out["parts"][1] * 2 + out["parts"][2][1].sum()).backward()
+        r([w.grad, out["parts"][2][0].requires_grad, out["w"] is w, out["n"]])
+
+
+@attack(compiles=True)
+def functional_calls_with_state(T, jit, r):
+    F, o = T.nn.functional, O()
+    o.p, o.training, o.w = 0.0, True, T.ones(2, 2)
+    f = jit(lambda x: F.linear(F.dropout(F.softmax(x, dim=-1), o.p, o.training), o.w))
+    x = T.tensor([[1.0, 2.0]])
+    warm(r, f, x)
+    o.w = T.zeros(2, 2)
+    r(f(x))
+    o.p, o.training = 0.5, False
+    r(f(x))
