@@ -2794,3 +2794,166 @@ def functional_calls_with_state(T, jit, r):
     r(f(x))
     o.p, o.training = 0.5, False
     r(f(x))
+
+
+# ---------------------------------------------------------------- numbers that are outputs until somebody looks
+
+
+def _values(r, f, T):
+    for v in (1.0, 1.0, 1.0, 1.0, 2.5, -0.0, 0.0, float("nan"), 1.0, -3.0):
+        try:
+            r(f(T.tensor([v, 1.0])))
+        except (ValueError, ZeroDivisionError, OverflowError) as e:
+            r(type(e).__name__)
+
+
+@attack(compiles=True)
+def numbers_returned(T, jit, r):
+    P = collections.namedtuple("P", "a b")
+
+    def f(x):
+        s, t = x[0].item(), x.sum().item()
+        kept = [s, (t, s)]
+        d = {"s": s, "kept": kept}
+        d["t"] = t
+        kept.append(s)
+        return d, s, kept, P(t, [s]), s is None, type(s) is float, isinstance(s, float)
+
+    f = jit(f)
+    _values(r, f, T)
+    out = f(T.tensor([5.0, 1.0]))
+    r([type(out[1]) is float, type(out[2][1][0]) is float, out[0]["kept"] is out[2], type(out[3]).__name__])
+
+
+@attack()
+def numbers_looked_at(T, jit, r):
+    import json
+    import math
+
+    uses = (
+        lambda s: {s: 1, 2.5: 2},
+        lambda s: sorted({s, 1.0, 2.5}, key=str),
+        lambda s: {k: 1 for k in [s, 1.0]},
+        lambda s: len({k for k in [s, 1.0]}),
+        lambda s: f"{s:.1f}|{s!r}",
+        lambda s: "%s %.2f" % (s, s),
+        lambda s: str([s]),
+        lambda s: json.dumps([s]),
+        lambda s: s or "zero",
+        lambda s: 1 if s else 2,
+        lambda s: s > 1,
+        lambda s: [s] == [1.0],
+        lambda s: s in (1.0, 2.5),
+        lambda s: (1.0, 2.5).index(s) if s in (1.0, 2.5) else -1,
+        lambda s: max([s, 1.5]),
+        lambda s: sum([s, 1]),
+        lambda s: sum(v for v in [s]),
+        lambda s: round(s) if s == s else 0,
+        lambda s: -s + abs(s) ** 2,
+        lambda s: math.copysign(1.0, s),
+        lambda s: list(map(abs, [s])),
+        lambda s: s.is_integer(),
+        lambda s: int(s) if s == s else None,
+        lambda s: [v for v in [s] if v > 1],
+        lambda s: dict([(s, 1)]),
+        lambda s: {1.0: "a", 2.5: "b"}.get(s),
+        lambda s: any([s]) and all([s]),
+        lambda s: divmod(s, 2) if s == s else 0,
+        lambda s: hash(s) if s == s else 0,
+        lambda s: repr(s),
+        lambda s: bool(s),
+        lambda s: float(s),
+        lambda s: s is s,
+        lambda s: (lambda a, b=s: a + b)(1),
+        lambda s: next(iter([s])),
+        lambda s: [*(s, 1)],
+        lambda s: complex(s) if s == s else 0,
+        lambda s: min(s, 1.0, key=lambda v: -v),
+        lambda s: sorted([2.0, s, 0.5]) if s == s else 0,
+        lambda s: str(ValueError(s)),
+    )
+    for use in uses:
+        _values(r, jit(lambda x, use=use: (x, use(x[0].item()))), T)
+
+
+@attack()
+def numbers_that_get_out(T, jit, r):
+    o, log, d = O(), [], {}
+
+    def f(x):
+        o.last = x[0].item()
+        return x
+
+    def g(x):
+        log.append(x[0].item())
+        log.append([x[0].item()])
+        return x
+
+    def h(x):
+        d["k"] = (x[0].item(), [x[1].item()])
+        return x
+
+    def e(x):
+        try:
+            raise ValueError(x[0].item())
+        except ValueError as err:
+            return x, err.args[0] + 1
+
+    def c(x):
+        s = x[0].item()
+        return (lambda: s), x
+
+    for fn in map(jit, (f, g, h, e)):
+        _values(r, fn, T)
+    r([type(o.last) is float, [type(v).__name__ for v in log], type(d["k"][0]) is float, type(d["k"][1][0]) is float])
+    r(log[-2:])
+    c = jit(c)
+    for v in (1.0, 2.0, 3.0, 3.0, 4.0):
+        r(c(T.tensor([v, 1.0]))[0]())
+
+
+@attack()
+def numbers_into_tensors(T, jit, r):
+    fs = (
+        lambda x: x * x[0].item(),
+        lambda x: x.sum().item() + x,
+        lambda x: T.tensor([x[0].item(), 1.0]),
+        lambda x: T.full((2,), x[1].item()),
+        lambda x: x.clamp(max=x[0].item()),
+        lambda x: x + [x[0].item()][0],
+        lambda x: x.clone().fill_(x[0].item()),
+    )
+    for f in fs:
+        _values(r, jit(f), T)
+
+
+@attack(compiles=True)
+def number_taken_before_a_write(T, jit, r):
+    w = T.tensor([1.0])
+
+    def f(x):
+        before = w.item()
+        w.add_(x)
+        after = w.item()
+        w.mul_(2)
+        return before, after, w.item()
+
+    f = jit(f)
+    for v in (1.0, 1.0, 1.0, 2.0, 3.0, 4.0, -1.0):
+        r(f(T.tensor([v])))
+    r(w)
+
+
+@attack(compiles=True)
+def number_looked_at_after_other_branches(T, jit, r):
+    def f(x):
+        s = x[0].item()
+        if x.sum() > 3:
+            return s, "large"
+        if s > 0:
+            return s, "positive"
+        return s, "other"
+
+    f = jit(f)
+    for v in (5.0, 6.0, 7.0, 8.0, 1.0, 1.0, 1.0, -1.0, 9.0, 2.0, -1.0, -1.0):
+        r(f(T.tensor([v, 0.5])))

@@ -16,7 +16,16 @@ from typing import Any
 import numpy as np
 
 from tracejit.trace.domain import is_library
-from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe, is_namedtuple
+from tracejit.trace.recorder import (
+    ABSENT,
+    FRESH_ITERATORS,
+    IMMUTABLE,
+    Opaque,
+    Recorder,
+    active,
+    describe,
+    is_namedtuple,
+)
 
 Function = types.FunctionType
 C_METHODS: tuple[type, ...] = (
@@ -83,6 +92,7 @@ def load_attr(operands: tuple[Any, str]) -> Any:
 
 def attribute(r: Recorder, x: Any, name: str) -> Any:
     """x.name"""
+    x = r.reveal(x)
     t = type(x)
     if r.is_tensor(x):
         return _tensor_attribute(r, x, t, name)
@@ -317,6 +327,8 @@ def store_attr(operands: tuple[Any, Any, str]) -> None:
 def set_attribute(r: Recorder, x: Any, name: str, value: Any) -> None:
     """x.name = value"""
     t = type(x)
+    if id(x) not in r.fresh:
+        value = r.settle(value)
     if getattr(t, "_tracejit_inline", None) is not None:
         r.refuse("sets an attribute of a compiled function")
         setattr(x, name, value)
@@ -377,7 +389,7 @@ def old_iterator(r: Recorder, x: Any) -> None:
 def offer(r: Recorder, x: Any, depth: int = 0) -> None:
     """x is handed to the library, which may read it as deep as it goes but without Python frames that the net sees."""
     t = type(x)
-    if t in IMMUTABLE or r.is_tensor(x) or r.is_value(x) or isinstance(x, type):
+    if t is Opaque or t in IMMUTABLE or r.is_tensor(x) or r.is_value(x) or isinstance(x, type):
         r.deep(x)
     elif t in (list, tuple, dict, set, frozenset) or is_namedtuple(t):
         r.shallow(x)

@@ -31,7 +31,7 @@ from tracejit.trace.instrument import NULL, VERSION, is_instrumented
 from tracejit.trace.iteration import format, iterate
 from tracejit.trace.models import METHOD_MODELS, MODELS, OBJECT_METHODS
 from tracejit.trace.operators import hashable_key, item
-from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe
+from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Opaque, Recorder, active, describe
 
 
 def _callee(stack: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
@@ -133,6 +133,9 @@ def call_function(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[st
         if is_refused(f):
             r.refuse(f"calls {f.__qualname__}")
         _identify(r, f)
+        if f.__qualname__ == "Tensor.item" and len(args) == 1 and not kwargs and r.is_tensor(args[0]):
+            return r.item(functools.partial(plain, r, f), args[0])
+        args, kwargs = tuple(map(r.reveal, args)), {k: r.reveal(v) for k, v in kwargs.items()}
         for a in (*args, *kwargs.values()):
             offer(r, a)
         return library_result(r, plain(r, f, *args, **kwargs), (*args, *kwargs.values()))
@@ -205,6 +208,10 @@ def is_refused(f: Any) -> bool:
 def construct(r: Recorder, cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """cls(*args, **kwargs)"""
     model = MODELS.get(cls)
+    if cls is type and len(args) == 1 and type(args[0]) is Opaque:
+        return float
+    if model is not None or cls in effects.DEEP or issubclass(cls, BaseException) or is_library(cls.__module__):
+        args, kwargs = tuple(map(r.reveal, args)), {k: r.reveal(v) for k, v in kwargs.items()}
     if model is not None:
         return model(r, *args, **kwargs)
     if cls in effects.DEEP:
@@ -292,6 +299,10 @@ def call_builtin(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str
         known = f in effects.DEEP
     except TypeError:  # bound to an unhashable self
         model, known = None, False
+    if f is isinstance and args and type(args[0]) is Opaque:
+        return model(r, float(args[0]), *args[1:])  # its type is no secret
+    if model is not None or known:
+        args, kwargs = tuple(map(r.reveal, args)), {k: r.reveal(v) for k, v in kwargs.items()}
     if model is not None:
         return model(r, *args, **kwargs)
     if known:
@@ -326,6 +337,7 @@ def _call_new(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, A
     if f.__self__ is type or f.__self__ not in effects.NEWABLE:
         r.refuse(f"calls {f.__qualname__}")
         return f(*args, **kwargs)
+    args = tuple(map(r.reveal, args))
     rest = tuple(list(iterate(a)) if f.__self__ in (tuple, list) and a is not args[0] else a for a in args)
     for a in rest[1:]:
         r.shallow(a) if type(a) in CONTAINERS else r.deep(a)
@@ -343,6 +355,9 @@ def call_method(
     front: tuple[Any, ...],
 ) -> Any:
     """Method `name` of builtin class `home` on x; `front + args` is what f itself takes."""
+    moves = home is list and name in ("append", "insert", "extend") and id(x) in r.fresh
+    if not moves:
+        args, kwargs = tuple(map(r.settle, args)), {k: r.settle(v) for k, v in kwargs.items()}
     if home is object and (model := OBJECT_METHODS.get(name)) is not None:
         return model(r, x, *args)
     special = METHOD_MODELS.get((home, name))

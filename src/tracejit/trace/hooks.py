@@ -54,8 +54,17 @@ def make_function(f: Any) -> Any:
 
 
 def make_container(x: Any) -> Any:
+    if (r := active()) is None:
+        return x
+    if type(x) in (set, dict):
+        for key in x:  # was hashed and compared
+            r.reveal(key)
+    return r.made(x)
+
+
+def reveal(x: Any) -> Any:
     r = active()
-    return x if r is None else r.made(x)
+    return x if r is None else r.reveal(x)
 
 
 def store_cell(operands: tuple[Any, str]) -> None:
@@ -120,7 +129,7 @@ _HOMES = {
     calls: ("call_hook", "call_kw", "call_ex", "call_super"),
     models: ("match",),
     sys.modules[__name__]: (
-        *("import_name", "import_from", "make_function", "make_container", "store_cell"),
+        *("import_name", "import_from", "make_function", "make_container", "reveal", "store_cell"),
         *("effect", "catch", "throw", "enter"),
     ),
 }

@@ -41,7 +41,7 @@ _PLAIN = """
     COPY_FREE_VARS LOAD_DEREF RETURN_VALUE RETURN_CONST RETURN_GENERATOR YIELD_VALUE SEND END_SEND END_FOR FOR_ITER
     JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP JUMP_NO_INTERRUPT POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE
     POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE
-    BUILD_TUPLE BUILD_STRING BUILD_SLICE LIST_APPEND SET_ADD MAP_ADD LIST_TO_TUPLE PUSH_EXC_INFO POP_EXCEPT RERAISE
+    BUILD_TUPLE BUILD_STRING BUILD_SLICE LIST_APPEND LIST_TO_TUPLE PUSH_EXC_INFO POP_EXCEPT RERAISE
     LOAD_ASSERTION_ERROR CLEANUP_THROW WITH_EXCEPT_START
 """
 PLAIN = frozenset(_PLAIN.split())
@@ -49,7 +49,7 @@ PLAIN = frozenset(_PLAIN.split())
 _HOOKS = """
     load_global load_attr load_super store_attr delete_attr load_item store_item delete_item call call_kw call_ex
     call_super binary unary compare contains identical truth iterate delegate unpack update format import_name
-    import_from make_function make_container enter store_cell effect match catch throw
+    import_from make_function make_container reveal enter store_cell effect match catch throw
 """
 HOOKS = frozenset(_HOOKS.split())
 _INTRINSICS = ("INTRINSIC_LIST_TO_TUPLE", "INTRINSIC_STOPITERATION_ERROR")
@@ -408,6 +408,15 @@ class _Writer:
             self.put(ins)
         else:
             raise NotCompilable(f"{self.code.co_qualname} uses {arg.name}")
+
+    def _set_add(self, ins: Any, arg: Any, i: int) -> None:
+        self.hook("reveal")
+        self.put(ins)
+
+    def _map_add(self, ins: Any, arg: Any, i: int) -> None:  # [key, value]
+        self.put(("SWAP", 2))
+        self.hook("reveal")
+        self.put(("SWAP", 2), ins)
 
     # -- what is made
 

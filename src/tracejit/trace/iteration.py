@@ -13,6 +13,7 @@ from tracejit.trace.recorder import FRESH_ITERATORS, IMMUTABLE, Recorder, active
 def iterate(x: Any) -> Any:
     """Something whose C-level iteration gives what iterating x would."""
     r = active()
+    x = x if r is None else r.reveal(x)
     if r is None:
         return x
     t = type(x)
@@ -76,6 +77,7 @@ def delegate(x: Any) -> Any:
 def unpack(x: Any) -> Any:
     """A sequence is about to be unpacked, or measured by a match statement."""
     r = active()
+    x = x if r is None else r.reveal(x)
     if (
         r is None
         or type(x) in IMMUTABLE
@@ -106,6 +108,7 @@ def update(x: Any) -> Any:
 def format(x: Any) -> Any:
     """x is about to be turned into text, or read by a match statement."""
     r = active()
+    x = x if r is None else r.reveal(x)
     if r is None or type(x) in IMMUTABLE:
         return x
     if r.is_tensor(x):

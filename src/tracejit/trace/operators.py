@@ -27,6 +27,7 @@ def binary(operands: tuple[Any, Any, Callable[[Any, Any], Any]]) -> Any:
 
 def apply_binary(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> Any:
     """a op b, in place where op is."""
+    a, b = r.reveal(a), r.reveal(b)
     ta, tb = type(a), type(b)
     if ta in IMMUTABLE and tb in IMMUTABLE:
         return op(a, b)
@@ -93,6 +94,7 @@ def unary(operands: tuple[Any, Callable[[Any], Any]]) -> Any:
     x, op = operands
     if (r := active()) is None or type(x) in IMMUTABLE:
         return op(x)
+    x = r.reveal(x)
     if is_number(r, x):
         r.deep(x)
         return plain(r, op, x)
@@ -115,6 +117,7 @@ def compare(operands: tuple[Any, Any, Callable[[Any, Any], Any]]) -> Any:
 
 def apply_compare(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> Any:
     """a op b for the six comparisons."""
+    a, b = r.reveal(a), r.reveal(b)
     ta, tb = type(a), type(b)
     if ta in IMMUTABLE and tb in IMMUTABLE:
         return op(a, b)
@@ -160,6 +163,7 @@ def contains(operands: tuple[Any, Any, bool]) -> bool:
 
 def contains_in(r: Recorder, x: Any, box: Any) -> bool:
     """x in box"""
+    x, box = r.reveal(x), r.reveal(box)
     t = type(box)
     if isinstance(box, dict) and is_base(t, dict, "__contains__"):
         hashable_key(r, x)
@@ -220,6 +224,7 @@ def truth(x: Any) -> bool:
     r = active()
     if r is None or x is True or x is False or type(x) in IMMUTABLE:
         return bool(x)
+    x = r.reveal(x)
     t = type(x)
     if is_number(r, x):
         r.deep(x)
@@ -251,6 +256,7 @@ def load_item(operands: tuple[Any, Any]) -> Any:
 
 def item(r: Recorder, x: Any, key: Any) -> Any:
     """x[key]"""
+    x, key = r.reveal(x), r.reveal(key)
     t = type(x)
     if r.is_tensor(x):
         offer(r, key)
@@ -289,6 +295,7 @@ def item(r: Recorder, x: Any, key: Any) -> Any:
 
 def hashable_key(r: Recorder, key: Any) -> Any:
     """Dict and set look-ups hash and compare keys: fine for values, and for objects compared by identity."""
+    key = r.reveal(key)
     if type(key) in IMMUTABLE or isinstance(key, (type, Function, *r.domain.constants)) or r.is_tensor(key):
         return key
     r.deep(key)
@@ -321,6 +328,9 @@ def store_item(operands: tuple[Any, Any, Any]) -> None:
     if (r := active()) is None:
         x[key] = value
         return
+    key = r.reveal(key)
+    if id(x) not in r.fresh:
+        value = r.settle(value)
     t = type(x)
     if r.is_tensor(x):
         offer(r, key)
@@ -345,6 +355,7 @@ def delete_item(operands: tuple[Any, Any]) -> None:
     """del x[key]"""
     x, key = operands
     if (r := active()) is not None:
+        key = r.reveal(key)
         deleter = r.lookup(type(x), "__delitem__")
         if isinstance(deleter, Function):
             r.invoke(deleter, (x, key))

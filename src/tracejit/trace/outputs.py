@@ -19,7 +19,7 @@ from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.trace.domain import Array, Domain
 from tracejit.trace.key import Call
-from tracejit.trace.recorder import Recorder, describe, is_namedtuple
+from tracejit.trace.recorder import Opaque, Recorder, describe, is_namedtuple
 
 __all__ = ["Argument", "Built", "Container", "Grad", "Held", "Plan", "Planner", "Result", "Value", "View", "watch"]
 
@@ -69,6 +69,13 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Number:
+    """Output `index` of the graph as a Python float."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """`op` applied to the tensor of an earlier entry, on the tape or not."""
 
@@ -85,7 +92,7 @@ class Built:
     items: tuple[int, ...]
 
 
-Entry = Argument | Container | Held | Grad | Value | Result | View | Built
+Entry = Argument | Container | Held | Grad | Value | Result | Number | View | Built
 
 
 def watch(x: Any, on_death: Callable[[Any], None] | None = None) -> Callable[[], Any]:
@@ -109,6 +116,8 @@ class Plan:
             match e:
                 case Result():
                     made.append(domain.wrap(laid_out(arrays[e.index], e.order), e.requires_grad))
+                case Number():
+                    made.append(float(arrays[e.index]))
                 case Argument():
                     made.append(call.tensors[e.index])
                 case Container():
@@ -182,8 +191,11 @@ class Planner:
         r, t = self.r, type(x)
         if r.is_tensor(x):
             return self.tensor(x)
-        if r.is_value(x):
-            return self.add(x, Value(x))
+        if type(x) is Opaque and not x.seen:
+            self.outputs.append(x.node)
+            return self.add(x, Number(len(self.outputs) - 1))
+        if r.is_value(x) or type(x) is Opaque:
+            return self.add(x, Value(r.reveal(x)))
         if id(x) in self.containers:
             return self.add(x, Container(self.containers[id(x)]))
         if t is tuple or is_namedtuple(t) or (t in (list, dict, set) and not r.is_old(x)):

@@ -24,11 +24,23 @@ from tracejit.ir.op import Op
 from tracejit.trace.builder import GraphBuilder
 from tracejit.trace.domain import Domain
 
-__all__ = ["ABSENT", "Cell", "Reason", "Recorder", "active", "opened"]
+__all__ = ["ABSENT", "Cell", "Opaque", "Reason", "Recorder", "active", "opened"]
 
 IMMUTABLE: frozenset[type] = frozenset(
     (int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range)
 )
+
+
+class Opaque(float):
+    """What `.item()` of a float tensor gives in a recording: moving it about is free, looking at it is a value guard.
+
+    It may be kept in locals and fresh containers, passed to Python functions and returned (then it is an output of the
+    graph). Every other use goes through `Recorder.reveal`, which makes it a number and its value a check.
+    """
+
+    __slots__ = ("node", "seen")
+    node: Node
+    seen: bool
 
 
 class Absent:
@@ -146,6 +158,7 @@ class Recorder:
         self.grads: dict[int, tuple[Any, Any]] = {}  # outside tensors whose .grad was written: (tensor, value now)
         self.grad_sources: dict[int, Any] = {}  # id of an outside gradient -> the tensor whose .grad it was
         self.arguments: set[int] = set()  # ids of the tensors among the arguments
+        self.silent = False  # the next `.item()` makes an Opaque instead of a check
         self.closing = False  # the call is over, its backward pass is being recorded
         self.not_replayable: str | None = None  # why the graph means something else with the tape on
 
@@ -257,6 +270,9 @@ class Recorder:
     def deep(self, x: Any, depth: int = 0) -> None:
         """C code may read x as deep as it goes: builtin containers inside are recorded, anything unknown refuses."""
         t: Any = type(x)
+        if t is Opaque:
+            self.reveal(x)
+            return
         if t is float and x != x and depth:
             self.refuse("C code compares a NaN inside a container, by identity")
         if t in IMMUTABLE or isinstance(x, self.domain.constants):
@@ -410,6 +426,8 @@ class Recorder:
 
     def look(self, kind: str, tensor: Any, value: Any) -> Any:
         """Python sees the elements of a tensor: a value guard for each, or for all at once."""
+        if self.silent and kind == "item":
+            return value
         self.touch(tensor)
         self._look(kind, tensor)
         return self.made_deep(value) if isinstance(value, list) else value
@@ -420,6 +438,41 @@ class Recorder:
             self.made(x)
             for v in x:
                 self.made_deep(v)
+        return x
+
+    def item(self, get: Callable[[Any], Any], tensor: Any) -> Any:
+        """`tensor.item()` called by user code: opaque for floats that depend on data, else as `look` has it."""
+        self.touch(tensor)
+        array = self.domain.array(tensor)
+        if array.size != 1 or array.dtype.kind in "biu":
+            return get(tensor)
+        self.silent = True
+        try:
+            value = get(tensor)
+        finally:
+            self.silent = False
+        node = self.builder.node_of(tensor)
+        if is_constant(node):
+            return value
+        out = Opaque(value)
+        out.node, out.seen = reshape(node, ()), False
+        return out
+
+    def reveal(self, x: Any) -> Any:
+        """x as a plain number: its value becomes a check."""
+        if type(x) is not Opaque:
+            return x
+        if not x.seen:
+            self.builder.check(x.node, float(x), "item")
+            x.seen = True
+        return float(x)
+
+    def settle(self, x: Any) -> Any:
+        """x, about to be seen by the world outside: fresh lists and dicts in it get plain numbers."""
+        if type(x) is Opaque:
+            return self.reveal(x)
+        if type(x) in (list, dict, tuple):
+            return plain_numbers(x, {}, self.reveal)
         return x
 
     def _look(self, kind: str, tensor: Any) -> None:
@@ -461,6 +514,30 @@ FRESH_ITERATORS: frozenset[type] = VIEWS | frozenset(
         *(type(iter(x)) for x in _ITERATED),
     )
 )
+
+
+def plain_numbers(x: Any, memo: dict[int, Any], number: Callable[[Any], Any] = float) -> Any:
+    """x with every Opaque in its lists, dicts and tuples replaced; lists and dicts are changed in place."""
+    t = type(x)
+    if t is Opaque:
+        return number(x)
+    if id(x) in memo:
+        return memo[id(x)]
+    if t is list:
+        memo[id(x)] = x
+        for i, v in enumerate(x):
+            if type(v) in (Opaque, list, dict, tuple) or is_namedtuple(type(v)):
+                x[i] = plain_numbers(v, memo, number)
+    elif t is dict:
+        memo[id(x)] = x
+        for k, v in x.items():
+            if type(v) in (Opaque, list, dict, tuple) or is_namedtuple(type(v)):
+                x[k] = plain_numbers(v, memo, number)
+    elif t is tuple or is_namedtuple(t):
+        new = [plain_numbers(v, memo, number) for v in x]
+        same = all(a is b for a, b in zip(new, x))
+        memo[id(x)] = x = x if same else tuple.__new__(t, new)
+    return x
 
 
 def describe(x: Any) -> str:

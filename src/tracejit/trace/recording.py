@@ -21,7 +21,7 @@ from tracejit.trace.guard import build as build_guard
 from tracejit.trace.key import Call
 from tracejit.trace.net import run
 from tracejit.trace.outputs import Argument, Grad, Held, Plan, Planner, watch
-from tracejit.trace.recorder import Cell, Reason, Recorder, opened
+from tracejit.trace.recorder import Cell, Reason, Recorder, opened, plain_numbers
 
 __all__ = ["Backward", "Link", "Recording", "record"]
 
@@ -131,7 +131,7 @@ def record(
     if config.current() is not settings:
         r.refuse("leaves the configuration changed")
     if r.reasons:
-        return result, tuple(r.reasons)
+        return plain_numbers(result, {}), tuple(r.reasons)
     try:
         with opened(r):
             closed = _close(r, call, result, Link(), name)
@@ -139,7 +139,7 @@ def record(
         _log.exception("recording %s could not be closed", name)
         r.refuse(f"internal error: {type(e).__name__}: {e}")
         closed = None
-    return result, closed if closed is not None and not r.reasons else tuple(r.reasons)
+    return plain_numbers(result, {}), closed if closed is not None and not r.reasons else tuple(r.reasons)
 
 
 def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recording:
