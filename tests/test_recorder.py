@@ -256,6 +256,16 @@ def test_two_recordings_that_differ_are_refused():
     assert "depends on something unseen" in c.explain()
 
 
+def test_an_untrusted_python_stays_eager_and_says_so(monkeypatch):
+    assert instrument.trusted()
+    monkeypatch.setattr(instrument, "SUPPORTED", False)
+    c = tj.compile(lambda x: x + 1)
+    for _ in range(5):
+        c(tj.zeros(1))
+    assert c.compiled_calls == 0
+    assert "did not pass the self-test" in c.explain()
+
+
 # -- life times
 
 

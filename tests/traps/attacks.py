@@ -2903,10 +2903,25 @@ def numbers_that_get_out(T, jit, r):
         s = x[0].item()
         return (lambda: s), x
 
-    for fn in map(jit, (f, g, h, e)):
+    last = [None]
+
+    def n(x):
+        nonlocal last
+        last = [x[0].item()]
+        return x
+
+    def p(x):
+        global g_value
+        import pickle
+
+        g_value = x[0].item()
+        return x, pickle.dumps(x[0].item()).hex()
+
+    for fn in map(jit, (f, g, h, e, n, p)):
         _values(r, fn, T)
     r([type(o.last) is float, [type(v).__name__ for v in log], type(d["k"][0]) is float, type(d["k"][1][0]) is float])
     r(log[-2:])
+    r([type(last[0]) is float, type(g_value) is float])
     c = jit(c)
     for v in (1.0, 2.0, 3.0, 3.0, 4.0):
         r(c(T.tensor([v, 1.0]))[0]())

@@ -110,7 +110,12 @@ def call(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] |
     if isinstance(method, Function):
         return call(r, method, (f, *args), kwargs)
     r.refuse(f"calls {describe(f)}")
-    return f(*args, **kwargs)
+    return plainly(r, f, args, kwargs)
+
+
+def plainly(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """f(*args, **kwargs) in a recording that was just refused: what we made up stays with us."""
+    return f(*map(r.settle, args), **{k: r.settle(v) for k, v in kwargs.items()})
 
 
 def _getter(r: Recorder, f: Any, x: Any) -> Any:
@@ -153,7 +158,7 @@ def call_function(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[st
     finally:
         sys.setprofile(net)
     if code is None:
-        return f(*args, **kwargs)
+        return plainly(r, f, args, kwargs)
     _identify(r, f)
     copy = Function(code, f.__globals__, f.__name__, f.__defaults__, f.__closure__)
     copy.__kwdefaults__ = f.__kwdefaults__
@@ -226,7 +231,7 @@ def construct(r: Recorder, cls: type, args: tuple[Any, ...], kwargs: Mapping[str
         return call(r, meta, (cls, *args), kwargs)
     if meta is not type.__dict__["__call__"]:
         r.refuse(f"calls the class {describe(cls)} through {describe(type(cls))}")
-        return cls(*args, **kwargs)
+        return plainly(r, cls, args, kwargs)
     if is_library(cls.__module__):
         for a in (*args, *kwargs.values()):
             offer(r, a)
@@ -259,7 +264,7 @@ def make_instance(r: Recorder, cls: type, args: tuple[Any, ...], kwargs: Mapping
         own(r, x)
     else:
         r.refuse(f"constructs {describe(cls)}")
-        return cls(*args, **kwargs)
+        return plainly(r, cls, args, kwargs)
     if isinstance(x, cls):
         init = r.lookup(type(x), "__init__")
         if isinstance(init, Function):
@@ -299,7 +304,7 @@ def call_builtin(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str
         known = f in effects.DEEP
     except TypeError:  # bound to an unhashable self
         model, known = None, False
-    if f is isinstance and args and type(args[0]) is Opaque:
+    if f is isinstance and model is not None and args and type(args[0]) is Opaque:
         return model(r, float(args[0]), *args[1:])  # its type is no secret
     if model is not None or known:
         args, kwargs = tuple(map(r.reveal, args)), {k: r.reveal(v) for k, v in kwargs.items()}
@@ -320,7 +325,7 @@ def call_builtin(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str
         return call_method(r, f.__objclass__, name, args[0], args[1:], kwargs, f, (args[0],))
     if isinstance(x, types.ModuleType) or x is None:
         r.refuse(f"calls {f.__module__}.{f.__qualname__}, whose effects are not known")
-        return f(*args, **kwargs)
+        return plainly(r, f, args, kwargs)
     if isinstance(x, type):
         if name == "__new__":
             return _call_new(r, f, args, kwargs)

@@ -114,8 +114,8 @@ class Compiled:
         self.__dict__["calls"] = n = self.calls + 1
         if n < (settings.hot if self.hot is None else self.hot):
             return self.function(*args, **kwargs)
-        if not instrument.SUPPORTED:
-            return self.fall_back(f"bytecode of Python {sys.version.split()[0]} was not tested", args, kwargs)
+        if not instrument.trusted():
+            return self.fall_back(f"this Python ({sys.version.split()[0]}) did not pass the self-test", args, kwargs)
         call = flatten(self.domain, args, kwargs, (self.domain.modes(), id(settings)))
         bucket: Bucket | None = self.buckets.get(call.key)
         seen: tuple[Any, ...] = ()

@@ -67,10 +67,17 @@ def reveal(x: Any) -> Any:
     return x if r is None else r.reveal(x)
 
 
-def store_cell(operands: tuple[Any, str]) -> None:
-    cell, name = operands
-    if (r := active()) is not None and id(cell) not in r.fresh:
-        r.refuse(f"assigns the variable {name!r} of a function outside")
+def settle(x: Any) -> Any:
+    r = active()
+    return x if r is None else r.settle(x)
+
+
+def store_cell(operands: tuple[Any, Any, str]) -> Any:
+    value, cell, name = operands
+    if (r := active()) is None or id(cell) in r.fresh:
+        return value
+    r.refuse(f"assigns the variable {name!r} of a function outside")
+    return r.settle(value)
 
 
 def effect(what: str) -> None:
@@ -129,7 +136,7 @@ _HOMES = {
     calls: ("call_hook", "call_kw", "call_ex", "call_super"),
     models: ("match",),
     sys.modules[__name__]: (
-        *("import_name", "import_from", "make_function", "make_container", "reveal", "store_cell"),
+        *("import_name", "import_from", "make_function", "make_container", "reveal", "settle", "store_cell"),
         *("effect", "catch", "throw", "enter"),
     ),
 }

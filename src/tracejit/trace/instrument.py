@@ -20,6 +20,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tracejit.errors import NotCompilable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from bytecode import Bytecode, Instr
     from bytecode.instr import CellVar, FreeVar
 
-__all__ = ["HOOKS", "SUPPORTED", "forget", "instrument", "is_instrumented"]
+__all__ = ["HOOKS", "SUPPORTED", "forget", "instrument", "is_instrumented", "trusted"]
 
 VERSION = sys.version_info[:2]
 SUPPORTED = VERSION in ((3, 11), (3, 12), (3, 13)) and sys.implementation.name == "cpython"
@@ -49,7 +50,7 @@ PLAIN = frozenset(_PLAIN.split())
 _HOOKS = """
     load_global load_attr load_super store_attr delete_attr load_item store_item delete_item call call_kw call_ex
     call_super binary unary compare contains identical truth iterate delegate unpack update format import_name
-    import_from make_function make_container reveal enter store_cell effect match catch throw
+    import_from make_function make_container reveal settle enter store_cell effect match catch throw
 """
 HOOKS = frozenset(_HOOKS.split())
 _INTRINSICS = ("INTRINSIC_LIST_TO_TUPLE", "INTRINSIC_STOPITERATION_ERROR")
@@ -81,6 +82,52 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 }
 UNARY = {"UNARY_NEGATIVE": operator.neg, "UNARY_INVERT": operator.invert, "UNARY_POSITIVE": operator.pos}
 COMPARE = {name.upper(): getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
+
+
+def _sample(a: Any, *b: Any, k: int = 2, **more: Any) -> Any:
+    """What the self-test runs: one of everything that differs between versions of Python."""
+    total = [a, *b, k]
+    for i, v in enumerate(b):
+        total[0] += v * i if v > 1 and i else -v
+
+    def inner(n: int) -> Any:
+        nonlocal k
+        k += n
+        yield k
+        got = yield from ([n], k)
+        return got
+
+    try:
+        with_text = f"{a!r:>4}{more['x']:{k}d}"
+        raise KeyError(with_text)
+    except (KeyError, ValueError) as e:
+        total.append(e.args[0])
+    finally:
+        total[1:2] = [{v: i for i, v in enumerate(b)}, {*b}, sum(v for v in b)]
+    match more:
+        case {"x": int(v), **rest} if not rest:
+            total.append(v)
+        case _:
+            total.append(None)
+    return total, list(inner(3)), (lambda u=a: u)(), b is not a, -a, total[-1] in b
+
+
+def trusted() -> bool:
+    """Whether instrumented code behaves as the original here: a version we know, and one that passes a self-test."""
+    return SUPPORTED and _passes_self_test()
+
+
+@cache
+def _passes_self_test() -> bool:
+    gil = getattr(sys, "_is_gil_enabled", None)
+    if gil is not None and not gil():
+        return False  # guards and code must not be interleaved with writers
+    try:
+        copy = types.FunctionType(instrument(_sample.__code__), _sample.__globals__, argdefs=_sample.__defaults__)
+        copy.__kwdefaults__ = _sample.__kwdefaults__
+        return repr(copy(3, 4, 5, x=6)) == repr(_sample(3, 4, 5, x=6))
+    except Exception:
+        return False
 
 
 def _load_bytecode() -> None:
@@ -212,19 +259,24 @@ class _Writer:
         self.put(("LOAD_CONST", NULL))
 
     def _store_global(self, ins: Any, arg: Any, i: int) -> None:
+        self.hook("settle")
+        self._delete_global(ins, arg, i)
+
+    def _delete_global(self, ins: Any, arg: Any, i: int) -> None:
         self.put(ins)
         self.note("effect", f"assigns the global {arg!r}")
-
-    _delete_global = _store_global
 
     def _store_deref(self, ins: Any, arg: Any, i: int) -> None:
         if isinstance(arg, FreeVar):  # a cell of a function around: fresh only if that frame is part of the recording
             self.put(("LOAD_CLOSURE", arg) if VERSION < (3, 13) else ("LOAD_FAST", arg))
-            self.hook("store_cell", 1, arg.name)
-            self.put(("POP_TOP",))
+            self.hook("store_cell", 2, arg.name)
         self.put(ins)
 
-    _delete_deref = _store_deref
+    def _delete_deref(self, ins: Any, arg: Any, i: int) -> None:
+        if isinstance(arg, FreeVar):
+            self.put(("LOAD_CONST", None))
+            self._store_deref(Instr("POP_TOP", location=self.location), arg, i)
+        self.put(ins)
 
     # -- attributes and items
 
