@@ -43,6 +43,11 @@ def _reduced(loss: Any, reduction: str) -> Any:
     return loss
 
 
+def _float_input(name: str, x: Value) -> None:
+    if not x.type.dtype.is_floating_point:
+        raise DTypeError(f"{name} of {x.type}: wanted a float type")
+
+
 # --- of numbers ----------------------------------------------------------------------------------------------------
 
 
@@ -81,7 +86,7 @@ def huber_loss(
     input: Value, target: Value, reduction: str = "mean", delta: float = 1.0, weight: Value | None = None
 ) -> Any:
     """d^2 / 2 up to delta, delta * (|d| - delta / 2) above."""
-    same_dtype("huber_loss", input, target)
+    _float_input("huber_loss", input)
     if delta <= 0:
         raise OpError(f"huber_loss delta is {delta}, wanted more than 0")
     d = abs(input - target)
@@ -153,7 +158,7 @@ def gaussian_nll_loss(
 
 def soft_margin_loss(input: Value, target: Value, reduction: str = "mean") -> Any:
     """log(1 + e^(-target * input))."""
-    same_dtype("soft_margin_loss", input, target)
+    _float_input("soft_margin_loss", input)
     return _reduced(softplus(-target * input, threshold=math.inf), reduction)
 
 
@@ -252,8 +257,7 @@ def nll_loss(
     if not rank(input) >= 1:
         raise OpError(f"nll_loss wants [classes] or [batch, classes, ...], got {input.type}")
     axis = 0 if rank(input) == 1 else 1
-    if not input.type.dtype.is_floating_point:
-        raise DTypeError(f"nll_loss of {input.type}: wanted a float type")
+    _float_input("nll_loss", input)
     _check_weights(weight, input.type.shape[axis])
     same_dtype("nll_loss", input, *([] if weight is None else [weight]))
     mask, counts = _classes(input, target, "nll_loss", axis, ignore_index)
@@ -330,6 +334,8 @@ def multi_margin_loss(
 ) -> Any:
     """mean over classes of max(0, margin - input[target] + input[class])^p, the target's own class left out."""
     axis = axis_of(-1, rank(input))
+    if not rank(input):
+        input = reshape(input, (1,))
     _check_weights(weight, input.type.shape[-1])
     flat = reshape(target, input.type.shape[:-1])
     mask, counts = _classes(input, flat, "multi_margin_loss", axis, -100)
