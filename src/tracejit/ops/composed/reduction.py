@@ -17,7 +17,21 @@ from tracejit.ir.dtype import DType
 from tracejit.ir.node import Value, cast, constant, expand_to
 from tracejit.ops.composed.axes import Dims, axes_of, axis_of, floating, fresh, keep, rank, require, spread
 from tracejit.ops.composed.elementwise import (
-    abs, ceil, clamp, eq, exp, floor, isinf, isnan, log, maximum, minimum, ne, round, sqrt, where,
+    abs,
+    ceil,
+    clamp,
+    eq,
+    exp,
+    floor,
+    isinf,
+    isnan,
+    log,
+    maximum,
+    minimum,
+    ne,
+    round,
+    sqrt,
+    where,
 )  # fmt: skip
 from tracejit.ops.composed.movement import diagonal, movedim, ravel, reshape, slice_along, transpose, unsqueeze
 from tracejit.ops.control import StopGradient

@@ -41,9 +41,9 @@ from tracejit.ops.source import Const, Iota
 
 __all__ = [
     "argsort", "bucketize", "diag", "diag_embed", "diagflat", "embedding", "gather", "index_add", "index_copy",
-    "index_fill", "index_reduce", "index_select", "isin", "kthvalue", "median", "mode", "msort", "one_hot", "repeat_interleave",
-    "scatter", "scatter_add", "scatter_reduce", "searchsorted", "sort", "take", "take_along_dim", "topk", "trace", "tril", "triu",
-    "unravel_index",
+    "index_fill", "index_reduce", "index_select", "isin", "kthvalue", "median", "mode", "msort", "one_hot",
+    "repeat_interleave", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "sort", "take", "take_along_dim",
+    "topk", "trace", "tril", "triu", "unravel_index",
 ]  # fmt: skip
 
 
@@ -361,7 +361,7 @@ def searchsorted(
     sorted_sequence: Value, input: Value | Scalar, *, out_int32: bool = False, right: bool = False,
     side: str | None = None, sorter: Value | None = None,
 ) -> Any:  # fmt: skip
-    """Where to insert `input` into the ordered last axis so that order is kept: before equals, or behind where `right`."""
+    """Where to insert `input` into the ordered last axis to keep its order: before equals, or behind where `right`."""
     if side not in (None, "left", "right") or (right and side == "left"):
         raise OpError(f"searchsorted side is {side!r} with right={right}, wanted left or right")
     v: Any = input if isinstance(input, Value) else constant(sorted_sequence, input, scalar_dtype(input))
