@@ -1,4 +1,4 @@
-"""PyTorch's calling manners, put around composed functions: `input=`, `axis=`, `keepdims=`, `out=`, and checked tensors.
+"""PyTorch's calling manners around composed functions: `input=`, `axis=`, `keepdims=`, `out=`, and checked tensors.
 
 What a function wants is read off its signature once: parameters annotated `Value` take tensors only.
 """
@@ -19,7 +19,7 @@ _ABSENT: Any = object()
 
 
 def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn` as a method and as a function of the namespace. Raises TypeError where something else stands for a tensor."""
+    """`fn` as a method and as a public function. Raises TypeError where something else stands for a tensor."""
     code, wanted = fn.__code__, fn.__annotations__  # inspect.signature would cost the import 20 ms
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     aliases = {a: n for a, n in _ALIASES.items() if n in names and a not in names}

@@ -1,5 +1,7 @@
-"""PyTorch's words for memory layouts. Tensors here are row-major, or views of row-major memory; the words are understood,
-and change nothing but speed."""
+"""PyTorch's words for memory layouts.
+
+Tensors here are row-major, or views of row-major memory: the words are understood, and change no value and no layout.
+"""
 
 from __future__ import annotations
 
