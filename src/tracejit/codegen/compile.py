@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from tracejit.codegen.llvm import native
-from tracejit.codegen.numba import cpu
 from tracejit.codegen.result import Checks, Miss, own, same_bits
 from tracejit.errors import BackendError
 from tracejit.ir.dim import Dim, substitute
@@ -48,28 +47,41 @@ class Executable(Protocol):
 
 
 def build(
-    graph: Graph, *, updates: Mapping[int, int] | None = None, checks: Checks = (), backend: str = "llvm"
+    graph: Graph,
+    *,
+    updates: Mapping[int, int] | None = None,
+    checks: Checks = (),
+    backend: str = "llvm",
+    optimize: bool = False,
 ) -> Executable:
     """`graph` as an Executable.
 
     `updates` says that result i is written into the array passed for parameter j; `checks` that result i (rank 0) must
-    have exactly the given bits.
+    have exactly the given bits. `optimize` runs the passes first, unless the outcome is in the store.
     """
     updates, checks = dict(updates or {}), tuple(checks)
-    if backend == "interpret":
-        return Interpreted(graph, updates, checks)
-    if backend not in ASSEMBLE:
-        raise BackendError(f"no backend {backend!r}; backends are {', '.join(ASSEMBLE)}, interpret")
-    assemble = ASSEMBLE[backend]
-    if all(t.is_static for n in graph.nodes for t in results(n.type)):
-        return assemble(graph, updates, checks)
-    return PerShape(graph, lambda known: assemble(known, updates, checks))
+    is_static = all(t.is_static for n in graph.nodes for t in results(n.type))
+    if backend == "llvm" and is_static:
+        return native.assemble(graph, updates, checks, optimize=optimize)
+    if optimize:
+        from tracejit.passes import pipeline  # not needed where the outcome is in the store
+
+        graph = pipeline.optimize(graph)
+    match backend:
+        case "llvm":
+            assemble: Assemble = native.assemble
+        case "numba":  # imported by those who use it: it takes as long as all else together
+            from tracejit.codegen.numba import cpu
+
+            assemble = cpu.assemble
+        case "interpret":
+            return Interpreted(graph, updates, checks)
+        case _:
+            raise BackendError(f"no backend {backend!r}; backends are llvm, numba, interpret")
+    return assemble(graph, updates, checks) if is_static else PerShape(graph, lambda g: assemble(g, updates, checks))
 
 
-ASSEMBLE: Mapping[str, Callable[[Graph, Mapping[int, int], Checks], Executable]] = {
-    "llvm": native.assemble,
-    "numba": cpu.assemble,
-}
+Assemble = Callable[[Graph, Mapping[int, int], Checks], Executable]
 
 
 class Interpreted:

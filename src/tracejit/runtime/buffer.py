@@ -12,10 +12,12 @@ import mmap
 import sys
 from functools import cache
 from math import prod
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
-import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["Block", "Pool", "address", "empty", "pool", "reads_objects", "trim"]
 

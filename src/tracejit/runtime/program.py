@@ -13,13 +13,14 @@ import ctypes
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from tracejit.errors import BackendError
 from tracejit.runtime import buffer, entry, team
 from tracejit.runtime.walker import BIND, FRAME, PROGRAM, native
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["Arena", "Arg", "Check", "External", "Int", "Program", "Step"]
 

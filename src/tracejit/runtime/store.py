@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -113,6 +112,8 @@ class Store:
         return data
 
     def _write(self, path: Path, blob: bytes) -> None:
+        import tempfile  # and what it imports: not for those who only read
+
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(suffix=".tmp", dir=self.folder)
         try:

@@ -12,12 +12,11 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from tracejit.codegen.compile import Executable, Miss, build
 from tracejit.ir.graph import Graph
-from tracejit.passes.pipeline import optimize
-from tracejit.passes.remat import split
 from tracejit.trace.domain import Array, Domain
 from tracejit.trace.guard import bits
 from tracejit.trace.key import Call
@@ -48,7 +47,7 @@ class Trace:
     """A recording with its machine code."""
 
     recording: Recording
-    graph: Graph
+    recorded: Graph  # before the passes
     executable: Executable
     backward: Executable | None
     saved: tuple[tuple[bool, int], ...]  # for each saved value: (is a parameter, which parameter or output)
@@ -56,6 +55,13 @@ class Trace:
     misses: int = 0
     used: int = 0  # number of the call that used it last
     checked: tuple[weakref.ref[Any], ...] = ()  # the arrays for which overlap was last ruled out
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph after the passes: made again to look at, for building may have found the outcome in the store."""
+        from tracejit.passes.pipeline import optimize  # not needed to run it
+
+        return optimize(self.recorded)
 
     def run(self, domain: Domain, call: Call) -> Hit | Left | str:
         """The call's result; or where it left; or why it cannot run (memory is shared as it was not when recorded)."""
@@ -159,6 +165,8 @@ def compile_trace(rec: Recording, backend: str) -> Trace:
     n, saved, back = len(rec.outputs), (), None
     extra: tuple[Any, ...] = ()
     if rec.backward is not None and rec.backward.cotangents:
+        from tracejit.passes.remat import split  # few traces carry gradients out
+
         parts = split(ends, rec.backward.gradients, rec.params, rec.backward.cotangents, name=rec.name)
         written = {at for at, _ in rec.updates}
         at_param = {
@@ -171,15 +179,15 @@ def compile_trace(rec: Recording, backend: str) -> Trace:
             (True, at_param[s]) if s in at_param else (False, at_output[s] if s in at_output else new[s])
             for s in parts.saved
         )
-        back = build(optimize(parts.backward), backend=backend)
+        back = build(parts.backward, backend=backend, optimize=True)
     graph = Graph(rec.name, rec.params, (*ends, *extra))
-    graph = optimize(graph)
     first_check = n + len(rec.updates)
     executable = build(
         graph,
         updates={n + k: at for k, (at, _) in enumerate(rec.updates)},
         checks=[(first_check + k, c.value) for k, c in enumerate(rec.checks)],
         backend=backend,
+        optimize=True,
     )
     return Trace(rec, graph, executable, back, saved)
 

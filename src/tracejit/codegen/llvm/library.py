@@ -17,7 +17,6 @@ from tracejit.codegen.llvm import conv, matmul, order, scatter
 from tracejit.codegen.place import strides_of
 from tracejit.codegen.views import Padding, View, is_zero, padded_view, view
 from tracejit.ir.node import Node
-from tracejit.runtime import engine
 
 __all__ = ["Match", "Routine", "match", "routine"]
 
@@ -37,7 +36,7 @@ class Match:
 class Routine:
     """How to run it: a kernel and its arguments, where pointers are numbers of operands; results are -1, -2."""
 
-    code: engine.Code
+    text: str  # of the module that defines the kernel
     symbol: str
     pointers: tuple[int, ...]
     integers: tuple[int, ...]
@@ -99,23 +98,23 @@ def routine(n: Node, found: Match, bits: int) -> Routine:
     return _ROUTINES[n.op.name](n, found, bits)
 
 
-def arguments(code: engine.Code, call: matmul.Call, operands: Mapping[str, int]) -> Routine:
+def arguments(text: str, call: matmul.Call, operands: Mapping[str, int]) -> Routine:
     """A call with its pointers numbered; the result stands for what is not read."""
     pointers = tuple(operands.get(p, -1) for p in call.pointers)
-    return Routine(code, call.symbol, pointers, call.integers, call.extent, call.grain, call.scratch)
+    return Routine(text, call.symbol, pointers, call.integers, call.extent, call.grain, call.scratch)
 
 
 def _matmul(n: Node, found: Match, bits: int) -> Routine:
     name = n.dtype.name
     return arguments(
-        _code(matmul.kernel_text, name, bits), matmul.plan(name, matrices(n, found), bits), {"a": 0, "b": 1}
+        _text(matmul.kernel_text, name, bits), matmul.plan(name, matrices(n, found), bits), {"a": 0, "b": 1}
     )
 
 
 def _conv(n: Node, found: Match, bits: int) -> Routine:
     name = n.dtype.name
     return arguments(
-        _code(conv.kernel_text, name, bits), conv.plan(name, convolution(n, found), bits), {"x": 0, "w": 1}
+        _text(conv.kernel_text, name, bits), conv.plan(name, convolution(n, found), bits), {"x": 0, "w": 1}
     )
 
 
@@ -126,25 +125,25 @@ def _scatter(n: Node, found: Match, bits: int) -> Routine:
     count = indices[op.axis] if along else prod(indices)
     call = scatter.plan(name, op.mode, along, sizes(n.shape), op.axis, count, from_zero=zero)
     operands = {"indices": 0, "updates": 1} if zero else {"x": 0, "indices": 1, "updates": 2}
-    return arguments(_code(scatter.kernel_text, name, op.mode, along, bits), call, operands)
+    return arguments(_text(scatter.kernel_text, name, op.mode, along, bits), call, operands)
 
 
 def _sort(n: Node, found: Match, bits: int) -> Routine:
     op: Any = n.op
     x = n.inputs[0]
     call = order.plan_sort(x.dtype.name, op.descending, sizes(x.shape), op.axis)
-    return arguments(_code(order.sort_text, x.dtype.name, op.descending), call, {"x": 0, "y": -1, "indices": -2})
+    return arguments(_text(order.sort_text, x.dtype.name, op.descending), call, {"x": 0, "y": -1, "indices": -2})
 
 
 def _cumulative(n: Node, found: Match, bits: int) -> Routine:
     op: Any = n.op
     call = order.plan_cumulative(n.dtype.name, op.name, sizes(n.shape), op.axis)
-    return arguments(_code(order.cumulative_text, n.dtype.name, op.name, bits), call, {"x": 0})
+    return arguments(_text(order.cumulative_text, n.dtype.name, op.name, bits), call, {"x": 0})
 
 
 @cache
-def _code(text: Callable[..., str], *arguments: str | int) -> engine.Code:
-    return engine.compile(text(*arguments))
+def _text(make: Callable[..., str], *arguments: str | int) -> str:
+    return make(*arguments)
 
 
 _ROUTINES: Mapping[str, Callable[[Node, Match, int], Routine]] = {

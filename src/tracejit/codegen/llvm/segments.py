@@ -1,0 +1,218 @@
+"""Layout -> Plan: runs of native steps between host steps, offsets in their arenas, and the code of all kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from math import prod
+
+import numpy as np
+
+from tracejit.codegen import arena
+from tracejit.codegen.kernel import Kernel, sizes
+from tracejit.codegen.llvm import emit, library, vectormath
+from tracejit.codegen.llvm.layout import Copy, Layout, Place, SavedCopy, StepLike, is_host
+from tracejit.codegen.llvm.plan import Host, Plan, Segment
+from tracejit.codegen.llvm.text import Module
+from tracejit.codegen.result import Checks
+from tracejit.codegen.schedule import Call, Launch
+from tracejit.ir.graph import Graph, param
+from tracejit.ir.node import Node
+from tracejit.ir.types import TupleType
+from tracejit.runtime import engine
+from tracejit.runtime.program import Arena, Arg, Check, External, Int, Step
+
+__all__ = ["kernels_of", "kernels_text", "plan"]
+
+
+def plan(layout: Layout, checks: Checks, bits: int) -> Plan:
+    """All that running this layout takes; its kernels are compiled, or found in the store."""
+    return _Planner(layout, checks, bits).plan()
+
+
+class _Planner:
+    def __init__(self, layout: Layout, checks: Checks, bits: int) -> None:
+        self.layout, self.checks, self.bits = layout, checks, bits
+        self.parts: list[list[StepLike] | Call] = []
+        self.cut()
+        self.place_checks()
+        self.place()
+        graph = layout.graph
+        p, c, o = len(graph.params), len(layout.consts), len(layout.outputs)
+        self.bases = {"param": 0, "const": p, "out": p + c, "temp": p + c + o}
+        self.symbols = {k: symbol_of(k) for k in kernels_of(layout)}
+        self.texts: dict[str, None] = {}  # of the modules of library routines
+
+    def plan(self) -> Plan:
+        layout, graph = self.layout, self.layout.graph
+        parts = tuple(self.host(p) if isinstance(p, Call) else self.segment(k, p) for k, p in enumerate(self.parts))
+        saved = {s.target.number: s.source for s in layout.order if isinstance(s, Copy) and s.target.kind == "temp"}
+        targets = {layout.home[graph.params[j]].number for j in layout.updates.values()}
+        texts = [*kernels_texts(self.symbols, self.bits), *self.texts]
+        return Plan(
+            params=tuple(p.type for p in graph.params),
+            constants=tuple(np.ascontiguousarray(n.op.value.array) for n in layout.consts),  # type: ignore[attr-defined]
+            outputs=tuple(r.type for r, _ in layout.outputs),
+            temps=tuple(n.type for n in (*self.temps, *(saved[k] for k in self.saved))),
+            targets=tuple(sorted(targets)),
+            parts=parts,
+            checked=tuple(self.number(n) for n in layout.checked),
+            late_checks={part: tuple(checks) for part, checks in self.late_checks.items()},
+            objects=tuple(map(engine.assemble, texts)),
+        )
+
+    # ------------------------------------------------------------ where things are
+
+    def cut(self) -> None:
+        """Segments between host steps; where in them each node is made."""
+        self.made: dict[Node, tuple[int, int]] = {}  # part, and step of it
+        for s in self.layout.order:
+            if is_host(s):
+                self.parts.append(s)
+                self.made |= dict.fromkeys(s.outputs, (len(self.parts) - 1, 0))
+                continue
+            if not self.parts or isinstance(self.parts[-1], Call):
+                self.parts.append([])
+            last = self.parts[-1]
+            assert isinstance(last, list)
+            last.append(s)
+            self.made |= dict.fromkeys(s.writes, (len(self.parts) - 1, len(last) - 1))
+
+    def place_checks(self) -> None:
+        """When each check is due: in their own order, for a check that fails means that those before hold."""
+        self.due: dict[int, list[tuple[int, int]]] = {}  # segment -> (check, step after which)
+        self.late_checks: dict[int, list[int]] = {}  # host step -> checks; -1: of values that are given
+        due = (-1, 0)
+        for k, n in enumerate(self.layout.checked):
+            due = max(due, self.made.get(n, due))
+            if due[0] >= 0 and not isinstance(self.parts[due[0]], Call):
+                self.due.setdefault(due[0], []).append((k, due[1]))
+            else:
+                self.late_checks.setdefault(due[0], []).append(k)
+
+    def place(self) -> None:
+        """Arena offsets of what lives in one segment; numbers of what does not."""
+        home = self.layout.home
+        self.offsets: dict[Node, int] = {}
+        self.arena: dict[int, int] = {}
+        self.temps: list[Node] = []
+        used: dict[Node, set[int]] = {}
+        for k, part in enumerate(self.parts):
+            for s in [part] if isinstance(part, Call) else part:
+                for n in (*s.reads, *s.writes):
+                    used.setdefault(n, set()).add(k)
+        for n, parts in used.items():
+            if n in home or isinstance(n.type, TupleType):
+                continue
+            if len(parts) > 1 or isinstance(self.parts[self.made[n][0]], Call) or n in self.layout.checked:
+                home[n] = Place("temp", len(self.temps))
+                self.temps.append(n)
+        for k, part in enumerate(self.parts):
+            if isinstance(part, Call):
+                continue
+            life: dict[Node, arena.Lifetime] = {}
+            for i, s in enumerate(part):
+                for n in (*s.writes, *s.reads):
+                    if n not in home:
+                        first = life[n].first if n in life else i
+                        life[n] = arena.Lifetime(prod(sizes(n.shape)) * n.dtype.itemsize, first, i)
+            offsets, self.arena[k] = arena.place(life)
+            self.offsets |= offsets
+        self.saved = sorted(
+            {s.target.number for s in self.layout.order if isinstance(s, Copy) and s.target.kind == "temp"}
+        )
+
+    def external(self, place: Place) -> External:
+        number = place.number if place.number >= 0 else len(self.temps) + self.saved.index(place.number)
+        return External(self.bases[place.kind] + number)
+
+    def arg(self, n: Node) -> Arg:
+        return self.external(self.layout.home[n]) if n in self.layout.home else Arena(self.offsets[n])
+
+    def number(self, n: Node) -> int:
+        """Of a node that does not live in an arena."""
+        return self.external(self.layout.home[n]).index
+
+    # ------------------------------------------------------------ steps
+
+    def host(self, s: Call) -> Host:
+        params = tuple(param(f"x{k}", i.type) for k, i in enumerate(s.node.inputs))
+        made = Node.of(s.node.op, params)
+        several = isinstance(s.node.type, TupleType)
+        results = tuple(Node.of(n.op, (made,)) if several else made for n in s.outputs)
+        return Host(
+            Graph("host", params, results), tuple(map(self.number, s.inputs)), tuple(map(self.number, s.outputs))
+        )
+
+    def segment(self, number: int, part: Sequence[StepLike]) -> Segment:
+        steps = tuple(self.call(s) if isinstance(s, Call) else self.launch(s) for s in part)
+        due = self.due.get(number, ())
+        return Segment(steps, self.arena[number], tuple(self.check(k, at) for k, at in due), tuple(k for k, _ in due))
+
+    def launch(self, s: Launch | Copy) -> Step:
+        kernel = s.kernel if isinstance(s, Launch) else s.launch.kernel
+        cut = emit.launch(kernel, self.bits)
+        if isinstance(s, Copy):
+            origin = self.external(s.origin) if isinstance(s, SavedCopy) else self.arg(s.source)
+            args: tuple[Arg, ...] = (origin, self.external(s.target))
+        else:
+            args = tuple(self.arg(n) for n in s.operands)
+        return Step(0, args, cut.units, cut.grain, cut.scratch, self.symbols[kernel], cut.units > cut.grain)
+
+    def call(self, s: Call) -> Step:
+        r = library.routine(s.node, s.match, self.bits)
+        self.texts[r.text] = None
+        views = [moved(self.arg(n), v.offset * n.dtype.itemsize) for n, v in zip(s.inputs, s.match.operands)]
+        operands = [*views, *(self.arg(n) for n in reversed(s.outputs))]  # -1 is the first result
+        args = (*(operands[k] for k in r.pointers), *map(Int, r.integers))
+        return Step(0, args, r.extent, r.grain, r.scratch, r.symbol, r.extent > r.grain)
+
+    def check(self, number: int, after: int) -> Check:
+        n, expected = self.layout.checked[number], self.checks[number][1]
+        raw = np.asarray(expected, n.dtype.numpy).tobytes()
+        return Check(after, self.arg(n), len(raw), int.from_bytes(raw, "little"))
+
+
+def moved(place: Arg, nbytes: int) -> Arg:
+    """A place some bytes further on."""
+    if isinstance(place, External):
+        return External(place.index, place.byte_offset + nbytes)
+    assert isinstance(place, Arena)
+    return Arena(place.byte_offset + nbytes)
+
+
+# ---------------------------------------------------------------- code
+
+_HELPER = re.compile(r"@(tj_(?:pick|step|clamp|scatter)_\w+)\(")
+
+
+def kernels_of(layout: Layout) -> tuple[Kernel, ...]:
+    """The kernels it launches, each once, in order."""
+    launches = [s if isinstance(s, Launch) else s.launch for s in layout.order if not isinstance(s, Call)]
+    return tuple(dict.fromkeys(x.kernel for x in launches))
+
+
+def symbol_of(kernel: Kernel) -> str:
+    """The kernel's name in machine code: a hash of its text."""
+    return f"k{sha256(str(kernel).encode()).hexdigest()[:16]}"
+
+
+def kernels_text(symbols: Mapping[Kernel, str], bits: int) -> str:
+    """One LLVM module with all these kernels."""
+    module = Module()
+    for name, kernel in {name: k for k, name in symbols.items()}.items():
+        emit.emit(module, kernel, name, bits)
+    return module.text()
+
+
+def kernels_texts(symbols: Mapping[Kernel, str], bits: int) -> list[str]:
+    """The module with all these kernels, and those with what they call."""
+    if not symbols:
+        return []
+    text = kernels_text(symbols, bits)
+    functions = sorted({f for k in symbols for f in emit.functions(k, bits)})
+    called = [vectormath.module([f]) for f in functions]
+    if helpers := set(_HELPER.findall(text)):
+        called.append(emit.helpers(helpers))
+    return [text, *called]
