@@ -2972,3 +2972,41 @@ def number_looked_at_after_other_branches(T, jit, r):
     f = jit(f)
     for v in (5.0, 6.0, 7.0, 8.0, 1.0, 1.0, 1.0, -1.0, 9.0, 2.0, -1.0, -1.0):
         r(f(T.tensor([v, 0.5])))
+
+
+@attack(compiles=True)
+def subclasses_of_builtins(T, jit, r):
+    class P(collections.namedtuple("P", "a b")):
+        scale = 2.0
+
+        @property
+        def both(self):
+            return self.a + self.b
+
+    class D(dict):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.hidden = 1.0
+
+        def get2(self, k):
+            return self[k] * self.hidden
+
+    o = O()
+    o.p, o.d = P(1.0, [2.0]), D({"k": 3.0})
+    f = jit(lambda x: x * o.p.a + o.p.b[0] + o.p.scale)
+    g = jit(lambda x: x * o.d.get2("k") + len(o.d))
+    x = T.tensor([1.0])
+    warm(r, f, x)
+    warm(r, g, x)
+    o.p.b[0] = 7.0
+    r(f(x))
+    o.p = o.p._replace(a=5.0)
+    r(f(x))
+    P.scale = 9.0
+    r(f(x))
+    o.d.hidden = 4.0
+    r(g(x))
+    o.d["k"] = 6.0
+    r(g(x))
+    o.d["z"] = 1
+    r(g(x))

@@ -41,8 +41,9 @@ PLAIN_ATTRIBUTES: frozenset[type] = frozenset(
     (*IMMUTABLE, *CONTAINERS, slice, *C_CALLABLES, types.GenericAlias, types.MappingProxyType, *FRESH_ITERATORS)
 )
 _TupleGetter: type = type(collections.namedtuple("_", "field").field)  # type: ignore[attr-defined]  # reads a field
-# Python's default attribute lookup
-GENERIC = (object.__dict__["__getattribute__"], types.SimpleNamespace.__dict__.get("__getattribute__"))
+# Classes that look attributes up as `object` does, each under a slot of its own.
+_USUAL: tuple[type, ...] = (object, types.SimpleNamespace, tuple, list, dict, set, frozenset, int, float, str, bytes)
+GENERIC = frozenset(c.__dict__["__getattribute__"] for c in _USUAL if "__getattribute__" in c.__dict__)
 
 
 def plain(r: Recorder, f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

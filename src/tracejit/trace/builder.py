@@ -5,20 +5,21 @@ A recording is a pure graph. This module holds, for each tensor handle, the node
 - a tensor made by a recorded op has that op's node;
 - a tensor from outside becomes a graph parameter when first read (`captured`), an argument before (`argument`);
 - a write binds the handle, and everything it is a view of, to new nodes; a view whose memory was written since is read
-  again through its view op. Writes to outside tensors are `updates`: (tensor, node) to be stored when the call succeeds.
+  again through its view op. Writes to outside tensors are `updates`: (tensor, node) to be stored when the call
+  succeeds.
 
 Handles are kept alive while recording, so an id is never reused. Works on anything shaped like a tensor (`_array`,
 `_version.n`, `_parent`, `_view`), since Tensor lies above this layer.
 
 What the Tensor layer calls on the open recording (`recorder.active()`), besides the methods here with the same names:
 `emit`, `assign`, `alias`, `adopt`, `alias_result`, `look(kind, tensor, value)`, `read_slot(tensor, name, value)` and
-`write_slot(tensor, name, value)` for name in grad, requires_grad, hooks; `read_mode(name, value)` for grad, default_dtype;
-`refuse(reason)`, `call(fn, args)` (user code called by the library: hooks, custom rules), `custom_rule(cls)`, and the number
-`tape_start`: tape entries with a smaller `seq` are older than the recording.
+`write_slot(tensor, name, value)` for name in grad, requires_grad, hooks; `read_mode(name, value)` for grad,
+default_dtype; `refuse(reason)`, `call(fn, args)` (user code called by the library: hooks, custom rules),
+`custom_rule(cls)`, and the number `tape_start`: tape entries with a smaller `seq` are older than the recording.
 
-What the compile driver gets from above is `tensor/domain.py`: wrapping arrays, tape entries of outputs, `record_backward`
-(the backward pass of outputs that require grad, recorded through the tape into the same builder while the recording is
-still open) and `CompiledNode` (the tape entry compiled outputs get).
+What the compile driver gets from above is `tensor/domain.py`: wrapping arrays, tape entries of outputs,
+`record_backward` (the backward pass of outputs that require grad, recorded through the tape into the same builder
+while the recording is still open) and `CompiledNode` (the tape entry compiled outputs get).
 """
 
 from __future__ import annotations
