@@ -1,12 +1,12 @@
 """tracejit: a tensor library with PyTorch's manners whose hot code runs as one native call.
 
-    import tracejit as tj
+import tracejit as tj
 
-    @tj.compile
-    def step(x, y):
-        loss = F.cross_entropy(model(x), y)
-        opt.zero_grad(); loss.backward(); opt.step()
-        return loss
+@tj.compile
+def step(x, y):
+    loss = F.cross_entropy(model(x), y)
+    opt.zero_grad(); loss.backward(); opt.step()
+    return loss
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from tracejit import config as config
 from tracejit import errors as errors
+from tracejit.ir.dtype import DType as dtype
 from tracejit.ir.dtype import (
     bfloat16,
     bool_,
@@ -28,7 +29,6 @@ from tracejit.ir.dtype import (
     int64,
     uint8,
 )
-from tracejit.ir.dtype import DType as dtype
 from tracejit.tensor import autograd as autograd
 from tracejit.tensor import random as random
 from tracejit.tensor.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
@@ -80,6 +80,19 @@ from tracejit.tensor.random import (
 )
 from tracejit.tensor.tensor import Device as device
 from tracejit.tensor.tensor import Size, Tensor
+
+__all__ = [
+    "Generator", "Size", "Tensor", "arange", "as_tensor", "asarray", "assume_constant", "autograd", "bernoulli",
+    "bfloat16", "bool_", "callback", "channels_last", "channels_last_3d", "compile", "config",
+    "contiguous_format", "default_generator", "device", "disable", "dtype", "eager", "empty", "empty_like",
+    "enable_grad", "errors", "eye", "float16", "float32", "float64", "from_numpy", "full", "full_like",
+    "get_default_dtype", "get_num_threads", "get_rng_state", "inference_mode", "initial_seed", "int16", "int32",
+    "int64", "int8", "is_grad_enabled", "layout", "linspace", "logspace", "manual_seed", "memory_format",
+    "multinomial", "nn", "no_grad", "normal", "ones", "ones_like", "optim", "preserve_format", "pure", "rand",
+    "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "randperm", "scalar_tensor",
+    "seed", "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_rng_state", "strided", "tensor",
+    "tril_indices", "triu_indices", "uint8", "zeros", "zeros_like",
+]  # fmt: skip
 
 __version__ = "0.1.0"
 

@@ -29,7 +29,8 @@ class TracejitError(Exception):
 
 
 class IRError(TracejitError):
-    """A graph breaks a rule of the IR: a bug of ours, or a hand-written graph. The message shows the lines around it."""
+    """A graph breaks a rule of the IR: a bug of ours, or a hand-written graph. The message shows the lines around
+    it."""
 
 
 class ParseError(IRError):
@@ -82,7 +83,8 @@ class InPlaceError(AutogradError):
 
 
 class NotCompilable(TracejitError):
-    """A function, opcode or call the recorder does not understand; the function stays eager and `explain()` says why."""
+    """A function, opcode or call the recorder does not understand; the function stays eager and `explain()` says
+    why."""
 
 
 class BackendError(TracejitError, RuntimeError):

@@ -92,4 +92,3 @@ def rebuild(graph: Graph, replace: Mapping[Node, Node]) -> Graph:
         m.label, m.where = n.label, n.where
     params = tuple(p for p in (new[p] for p in graph.params) if isinstance(p.op, Param))
     return Graph(graph.name, params, tuple(new[r] for r in graph.results), graph.ranges)
-

@@ -42,7 +42,8 @@ class Value:
         raise NotImplementedError
 
     def beside(self, value: Scalar, dtype: DType, shape: Shape) -> Any:
-        """A number as the operand of a pointwise op whose other operands have `shape`; eager code need not expand it."""
+        """A number as the operand of a pointwise op whose other operands have `shape`; eager code need not expand
+        it."""
         return expand_to(constant(self, value, dtype), shape)
 
     def __neg__(self) -> Self:

@@ -333,7 +333,8 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    """The rows of `weight` at `input`; rows longer than `max_norm` are shortened in place first. `sparse` changes nothing."""
+    """The rows of `weight` at `input`; rows longer than `max_norm` are shortened in place first. `sparse` changes
+    nothing."""
     if max_norm is not None:
         with no_grad():
             rows: Any = input.reshape(-1)  # type: ignore[attr-defined]

@@ -1,5 +1,5 @@
-"""Ops whose extent depends on data. The extent is an attribute: whoever emits one has looked at the data, and a recording
-guards on what was seen, so a wrong extent never reaches a user."""
+"""Ops whose extent depends on data. The extent is an attribute: whoever emits one has looked at the data, and a
+recording guards on what was seen, so a wrong extent never reaches a user."""
 
 from __future__ import annotations
 

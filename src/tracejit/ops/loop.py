@@ -1,7 +1,8 @@
 """Scalar ops that occur only in kernel bodies: what an element may know about its own position.
 
 `Inside` and `Position` let `Pad.element` and `Iota.element` speak of the loop indices; loads are made by codegen, which
-hands ops readers of their inputs. A load whose index may leave its buffer is legal only under `select(inside(...), load, other)`.
+hands ops readers of their inputs. A load whose index may leave its buffer is legal only under `select(inside(...),
+load, other)`.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Iota(Op):
         shape = ints(self.shape)
         line = np.arange(shape[self.axis]).astype(self.dtype.numpy)
         column = line.reshape([-1 if a == self.axis else 1 for a in range(len(shape))])
-        return np.ascontiguousarray(np.broadcast_to(column, shape))
+        return np.array(np.broadcast_to(column, shape))  # writable: the tensor over it is the user's
 
     def vjp(self, g: Any, out: Any) -> tuple[Any, ...]:
         return ()

@@ -1,4 +1,5 @@
-"""Further optimizers whose step follows the history of each coordinate. Choices PyTorch makes in Python are selects here."""
+"""Further optimizers whose step follows the history of each coordinate. Choices PyTorch makes in Python are selects
+here."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
 """The gradient tape and the engine that walks it backwards.
 
-A tape entry is an op, handles on its inputs as they were, and the vjp rule of the op applied to Tensors. So the same rule
-serves eager mode, recordings (the ops of the backward pass are recorded like all others) and gradients of gradients.
+A tape entry is an op, handles on its inputs as they were, and the vjp rule of the op applied to Tensors. So the same
+rule serves eager mode, recordings (the ops of the backward pass are recorded like all others) and gradients of
+gradients.
 """
 
 from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ modes = config.modes
 class Stale:
     """Stands in for an array that was overwritten after the tape saved it; touching it raises InPlaceError."""
 
-    __slots__ = ("dtype", "shape", "_message")
+    __slots__ = ("_message", "dtype", "shape")
 
     def __init__(self, array: Any, saved_by: str, saved_at: str | None, written_at: str | None) -> None:
         self.dtype, self.shape = array.dtype, array.shape
@@ -58,7 +59,8 @@ class Stale:
 
 
 class GradNode:
-    """One tape entry. `edges[i]` says where the gradient of input i goes: (entry, result) of the tape, a leaf, or None."""
+    """One tape entry. `edges[i]` says where the gradient of input i goes: (entry, result) of the tape, a leaf, or
+    None."""
 
     __slots__ = ("__weakref__", "edges", "hooks", "retained", "seq", "where", "width")
     _seq = itertools.count()
@@ -81,7 +83,6 @@ class GradNode:
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
-
 
 
 def edge_of(t: Tensor) -> Any:
@@ -142,7 +143,8 @@ class OpNode(GradNode):
     def backward(self, gs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         if self.inputs is None:
             raise AutogradError(
-                f"the tape of {self.op.name} ({self.where}) was freed by an earlier backward(); pass retain_graph=True to it"
+                f"the tape of {self.op.name} ({self.where}) was freed by an earlier backward(); "
+                "pass retain_graph=True to it"
             )
         from tracejit.tensor.tensor import apply_node
 
@@ -358,7 +360,7 @@ def _run_hooks(hooks: dict[int, Any] | None, g: Tensor) -> Tensor:
 
 
 @contextmanager
-def _grad_mode(mode: bool) -> Iterator[None]:
+def _grad_mode(mode: bool) -> Generator[None]:
     before = modes.grad
     modes.grad = mode
     try:
@@ -375,7 +377,9 @@ def _seed(t: Tensor, g: Tensor | None) -> Tensor:
             raise AutogradError(f"gradient of {g.type} does not fit an output of {t.type}")
         return g
     if t._array.size != 1:
-        raise AutogradError(f"gradient must be given for an output of {t.type}: only outputs of one element have a default")
+        raise AutogradError(
+            f"gradient must be given for an output of {t.type}: only outputs of one element have a default"
+        )
     return apply(Op.registry["const"](1.0, TensorType(t.dtype, t._array.shape)), ())  # type: ignore[call-arg]
 
 
@@ -469,7 +473,7 @@ def backward(
 
     Raises AutogradError where nothing requires grad, InPlaceError where a needed value was overwritten. O(tape).
     """
-    tensors = [tensors] if not isinstance(tensors, (list, tuple)) else tensors
+    tensors = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]  # type: ignore[list-item]
     given = grad_tensors or [None] * len(tensors)
     seeds = [_seed(t, g) for t, g in zip(tensors, given, strict=True)]
     retain = create_graph if retain_graph is None else retain_graph
@@ -522,8 +526,11 @@ def grad(
 
     outs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     ins = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-    given = [None] * len(outs) if grad_outputs is None else (
-        [grad_outputs] if isinstance(grad_outputs, Tensor) else list(grad_outputs))
+    given = (
+        [None] * len(outs)
+        if grad_outputs is None
+        else ([grad_outputs] if isinstance(grad_outputs, Tensor) else list(grad_outputs))
+    )
     for i, t in enumerate(ins):
         if not needs_grad(t):
             raise AutogradError(f"input {i} ({t.type}) does not require grad")

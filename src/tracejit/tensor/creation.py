@@ -1,4 +1,5 @@
-"""Factories: tensors from data, fills, ranges, and memory shared with NumPy. All emit source ops, so recordings see them."""
+"""Factories: tensors from data, fills, ranges, and memory shared with NumPy. All emit source ops, so recordings see
+them."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from tracejit.tensor.tensor import Tensor, apply, wrap
 from tracejit.trace import recorder as recording
 
 __all__ = [
-    "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_numpy", "full", "full_like", "linspace", "logspace", "ones",
-    "ones_like", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
+    "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_numpy", "full", "full_like", "linspace",
+    "logspace", "ones", "ones_like", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
 ]  # fmt: skip
 
 
@@ -87,8 +88,7 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, r
     else:
         value = fill_value
         d = dt.bool_ if isinstance(value, bool) else dt.int64 if isinstance(value, int) else default_dtype()
-    shape = shape_of((size,) if isinstance(size, (tuple, list)) else (size,))
-    return _fill(value, shape, check_dtype(dtype) if dtype else d, requires_grad, device)
+    return _fill(value, shape_of((size,)), check_dtype(dtype) if dtype else d, requires_grad, device)
 
 
 def zeros_like(input: Tensor, *, dtype: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
@@ -192,7 +192,9 @@ def _literal(array: Array) -> Tensor:
     return out
 
 
-def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False) -> Tensor:
+def tensor(
+    data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False
+) -> Tensor:
     """A new leaf holding a copy of `data` (numbers, nested sequences, arrays, tensors).
 
     Python floats give the default dtype, ints i64, bools bool. Raises DTypeError or OpError for ragged or odd data.
@@ -233,9 +235,7 @@ def _array_of(data: Any, want: DType | None) -> Array:
 
 def _plain(data: Any) -> Any:
     """Nested sequences with the tensors in them as numbers."""
-    return [
-        _plain(v) if isinstance(v, (list, tuple)) else v.tolist() if isinstance(v, Tensor) else v for v in data
-    ]
+    return [_plain(v) if isinstance(v, (list, tuple)) else v.tolist() if isinstance(v, Tensor) else v for v in data]
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
@@ -252,16 +252,18 @@ asarray = as_tensor
 
 def from_numpy(array: Array) -> Tensor:
     """A tensor sharing memory with `array`. Raises TypeError for other things, DTypeError for dtypes we lack."""
-    if not isinstance(array, np.ndarray):
+    if not isinstance(array, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]  # users may pass anything
         raise TypeError(f"from_numpy wants an ndarray, got {type(array).__name__}")
     if dt.from_numpy(array.dtype) is None:
         raise DTypeError(f"arrays of {array.dtype} are not supported; use one of {', '.join(d.long for d in dt.ALL)}")
     if (r := recording.active()) is not None:
         r.refuse("reads a NumPy array")
-    return wrap(array)
+    return wrap(array.view())  # an array object of our own: the user may reshape theirs in place
 
 
-def scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+def scalar_tensor(
+    value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
+) -> Tensor:
     """A rank-0 tensor, of the default dtype unless given."""
     return tensor(value, dtype=dtype or default_dtype(), device=device, requires_grad=requires_grad)
 

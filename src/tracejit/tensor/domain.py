@@ -1,8 +1,8 @@
 """What the compile driver, which lies below, needs to know about Tensors; handed to it by `jit.py`.
 
 The backward pass of a compiled forward is not derived from its graph: it is the tape's own backward pass, recorded with
-placeholder cotangents while the recording is still open. So `no_grad` blocks, `detach`, hooks and custom rules mean the same
-compiled as eager.
+placeholder cotangents while the recording is still open. So `no_grad` blocks, `detach`, hooks and custom rules mean
+the same compiled as eager.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def _key(edge: Any) -> Any:
 class CompiledNode(GradNode):
     """The tape entry of the outputs of one compiled call.
 
-    `run(saved, cotangents)` gives the gradients of `sources`. For gradients of gradients the forward graph is replayed on
-    the tape instead: `replay` is (graph, its argument tensors, positions of the carrying outputs among its results), or a
-    reason why that is not possible.
+    `run(saved, cotangents)` gives the gradients of `sources`. For gradients of gradients the forward graph is
+    replayed on the tape instead: `replay` is (graph, its argument tensors, positions of the carrying outputs among
+    its results), or a reason why that is not possible.
     """
 
     __slots__ = ("asked", "guards", "open", "replay", "run", "saved", "sources", "types")
@@ -102,7 +102,9 @@ class CompiledNode(GradNode):
         self.sources = tuple(sources)
         self.types = [t.type for t in outputs]
         self.saved: tuple[Array, ...] | None = tuple(saved)
-        self.open = set(range(len(outputs)))  # outputs whose gradient was not asked for yet: their part of the tape is not freed
+        self.open = set(
+            range(len(outputs))
+        )  # outputs whose gradient was not asked for yet: their part of the tape is not freed
         self.asked: set[int] = set()  # ... and of those, the ones the last backward pass asked for
         self.run, self.replay = run, replay
         self.guards = [(t, t._version, t._version.n) for t in guards]  # outside tensors whose memory is in `saved`
@@ -115,7 +117,8 @@ class CompiledNode(GradNode):
         asked = {i for i, g in enumerate(gs) if g is not None}
         if self.saved is None or not asked <= self.open:
             raise AutogradError(
-                f"the tape of a compiled call ({self.where}) was freed by an earlier backward(); pass retain_graph=True to it"
+                f"the tape of a compiled call ({self.where}) was freed by an earlier backward(); "
+                "pass retain_graph=True to it"
             )
         self.asked = asked
         for t, version, n in self.guards:
@@ -127,16 +130,21 @@ class CompiledNode(GradNode):
         if config.modes.grad:
             return self._replayed(gs)
         arrays = [
-            np.zeros(t.shape, t.dtype.numpy) if g is None else g._array for g, t in zip(gs, self.types, strict=True)  # type: ignore[arg-type]
+            np.zeros(t.shape, t.dtype.numpy) if g is None else g._array  # type: ignore[arg-type]
+            for g, t in zip(gs, self.types, strict=True)
         ]
         return [wrap(a) for a in self.run(self.saved, arrays)]
 
     def _replayed(self, gs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         if isinstance(self.replay, str):
-            raise AutogradError(f"gradients of gradients through a compiled call: {self.replay}; call it under tracejit.eager()")
+            raise AutogradError(
+                f"gradients of gradients through a compiled call: {self.replay}; call it under tracejit.eager()"
+            )
         graph, args, positions = self.replay
         results = evaluate(graph, args, apply_node)
-        pairs = [(results[p], g) for p, g in zip(positions, gs, strict=True) if g is not None and needs_grad(results[p])]
+        pairs = [
+            (results[p], g) for p, g in zip(positions, gs, strict=True) if g is not None and needs_grad(results[p])
+        ]
         return autograd.grad(
             [o for o, _ in pairs], self.sources, [g for _, g in pairs], create_graph=True, allow_unused=True
         )

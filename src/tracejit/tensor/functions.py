@@ -29,6 +29,7 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     """`input` where `condition` holds, else `other`; with one argument the positions of the true elements."""
     if input is None and other is None:
         return nonzero(condition, as_tuple=True)
+    assert input is not None and other is not None
     return composed.where(condition, input, other)
 
 

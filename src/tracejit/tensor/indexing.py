@@ -1,8 +1,8 @@
 """`x[index]` and `x[index] = value`, as slice, reshape, take and scatter.
 
-Ints, slices, `None` and `...` give views; index tensors and masks then act on what is left, PyTorch's order: ints select
-first, adjacent index tensors keep their place, scattered ones move to the front. Negative indices count from the end, and
-an index out of range raises IndexOutOfRange (a recording checks it in the compiled call as well).
+Ints, slices, `None` and `...` give views; index tensors and masks then act on what is left, PyTorch's order: ints
+select first, adjacent index tensors keep their place, scattered ones move to the front. Negative indices count from the
+end, and an index out of range raises IndexOutOfRange (a recording checks it in the compiled call as well).
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
 
 
 def plan_of(x: Tensor, index: Any) -> Plan:
-    """Read an index against the shape of `x`. Raises IndexOutOfRange, DTypeError for floats, OpError for masks that do not fit."""
+    """Read an index against the shape of `x`. Raises IndexOutOfRange, DTypeError for floats, OpError for masks that
+    do not fit."""
     items = list(index) if isinstance(index, tuple) else [index]
     items = [_as_index(i) for i in items]
     rank = x._array.ndim
@@ -69,7 +70,8 @@ def plan_of(x: Tensor, index: Any) -> Plan:
         raise IndexOutOfRange("an index can hold one Ellipsis (...) only")
     at = dots[0] if dots else len(items)
     items[at : at + len(dots)] = [slice(None)] * (rank - used)
-    starts, limits, strides, shape = [], [], [], []
+    window: list[tuple[int, int, int]] = []  # start, limit, stride of each axis of x
+    shape: list[int] = []
     advanced: list[tuple[int, Tensor]] = []
     axis = 0
     for item in items:
@@ -81,7 +83,7 @@ def plan_of(x: Tensor, index: Any) -> Plan:
                 advanced.append((len(shape), t))
                 size = x._array.shape[axis] if _axes_used(item) else 1
                 if _axes_used(item):
-                    starts.append(0), limits.append(size), strides.append(1)
+                    window.append((0, size, 1))
                     axis += 1
                 shape.append(size)
             continue
@@ -91,15 +93,16 @@ def plan_of(x: Tensor, index: Any) -> Plan:
             if step < 0:
                 raise OpError("slices with a negative step are not supported; use flip()")
             count = max(0, -(-(stop - start) // step))
-            starts.append(start), limits.append(max(start, stop)), strides.append(step)
+            window.append((start, max(start, stop), step))
             shape.append(count)
         else:
             if not -n <= item < n:
                 raise IndexOutOfRange(f"index {item} is out of range for axis {axis} of extent {n}")
             item %= n
-            starts.append(item), limits.append(item + 1), strides.append(1)
+            window.append((item, item + 1, 1))
         axis += 1
-    return Plan(tuple(starts), tuple(limits), tuple(strides), tuple(shape), tuple(advanced))
+    starts, limits, strides = (tuple(w[k] for w in window) for k in range(3))
+    return Plan(starts, limits, strides, tuple(shape), tuple(advanced))
 
 
 def _as_index(i: Any) -> Any:
@@ -150,7 +153,9 @@ def _index_tensors(i: Tensor, extents: Sequence[int], axis: int) -> list[Tensor]
     if i._array.ndim == 0:  # x[True] adds an axis of extent 1 or 0
         return [wrap(np.zeros(int(bool(i)), np.int64))]
     if i._array.shape != tuple(extents):
-        raise IndexOutOfRange(f"mask of shape {list(i.shape)} does not fit axes of extents {list(extents)} at axis {axis}")
+        raise IndexOutOfRange(
+            f"mask of shape {list(i.shape)} does not fit axes of extents {list(extents)} at axis {axis}"
+        )
     found = nonzero(i)
     return [found[:, k] for k in range(i._array.ndim)]
 
@@ -256,4 +261,3 @@ def index_put(x: Tensor, indices: Sequence[Tensor], values: Tensor, accumulate: 
     if not plan.advanced:
         raise OpError("index_put wants at least one index tensor")
     return _scattered(_basic(x, plan), plan.advanced, values, "add" if accumulate else "set")
-

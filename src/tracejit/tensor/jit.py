@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,7 +22,16 @@ __all__ = ["DOMAIN", "assume_constant", "callback", "compile", "disable", "eager
 
 def _facts(t: Tensor) -> tuple[Any, ...]:
     a = t._array
-    return type(t), a.dtype, a.shape, a.strides, needs_grad(t), t._leaf_requires_grad, t._parent is None, a.flags.writeable
+    return (
+        type(t),
+        a.dtype,
+        a.shape,
+        a.strides,
+        needs_grad(t),
+        t._leaf_requires_grad,
+        t._parent is None,
+        a.flags.writeable,
+    )
 
 
 def _wrap(array: Array, requires_grad: bool) -> Tensor:
@@ -70,17 +80,19 @@ DOMAIN = Domain(
 
 
 def _driver() -> Any:
-    """The compile driver. Loaded at its first use: it brings passes, codegen and `bytecode`, twice what the rest costs."""
+    """The compile driver. Loaded at its first use: it brings passes, codegen and `bytecode`, twice what the rest
+    costs."""
     return importlib.import_module("tracejit.trace.compile")
 
 
 def compile(fn: Callable[..., Any] | None = None, *, hot: int | None = None, backend: str | None = None) -> Any:
-    """`fn` (a function, method or Module) behaving as it does, compiled when it is hot. Also a decorator, with or without options.
+    """`fn` (a function, method or Module) behaving as it does, compiled when it is hot. Also a decorator, with or
+    without options.
 
     `hot` is the number of the call that is recorded first (default `config.hot`); `backend` overrides `config.backend`.
     """
     if fn is None:
-        return lambda f: compile(f, hot=hot, backend=backend)
+        return functools.partial(compile, hot=hot, backend=backend)
     return _driver().Compiled(DOMAIN, fn, hot=hot, backend=backend)
 
 
@@ -100,7 +112,8 @@ def pure(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def assume_constant(fn: Any) -> Any:
-    """Says that `fn` gives the same in every call. It is recorded like any function, so nothing is taken on trust yet."""
+    """Says that `fn` gives the same in every call. It is recorded like any function, so nothing is taken on trust
+    yet."""
     return fn
 
 

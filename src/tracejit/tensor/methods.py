@@ -39,10 +39,10 @@ log_softmax logaddexp logaddexp2 logcumsumexp logical_and logical_not logical_or
 masked_fill matmul max maximum mean median min minimum mm mode moveaxis movedim msort mul multiply mv mvlgamma
 nan_to_num nanmean nanmedian nanquantile nansum narrow ne neg negative norm not_equal outer permute positive pow prelu
 prod quantile rad2deg ravel reciprocal relu remainder renorm repeat_interleave reshape_as resolve_conj resolve_neg
-roll rot90 round rsqrt scatter scatter_add scatter_reduce index_reduce select select_scatter sgn sigmoid sign signbit sin sinc sinh slice_scatter
-softmax sort split split_with_sizes sqrt square squeeze std sub subtract sum swapaxes swapdims t take take_along_dim
-tan tanh tensor_split tile topk trace transpose tril triu true_divide trunc unbind unflatten unfold unsafe_chunk
-unsafe_split unsqueeze var vdot view_as vsplit xlogy
+roll rot90 round rsqrt scatter scatter_add scatter_reduce index_reduce select select_scatter sgn sigmoid sign signbit
+sin sinc sinh slice_scatter softmax sort split split_with_sizes sqrt square squeeze std sub subtract sum swapaxes
+swapdims t take take_along_dim tan tanh tensor_split tile topk trace transpose tril triu true_divide trunc unbind
+unflatten unfold unsafe_chunk unsafe_split unsqueeze var vdot view_as vsplit xlogy
 """.split()
 
 # name_ writes what name returns.
@@ -53,13 +53,19 @@ bitwise_xor ceil clamp clamp_max clamp_min clip conj_physical copysign cos cosh 
 divide eq erf erfc exp exp2 expm1 fix float_power floor floor_divide fmod frac ge greater greater_equal gt heaviside
 hypot index_add index_copy index_fill ldexp le lerp less less_equal lgamma log log10 log1p log2 logical_and
 logical_not logical_or logical_xor logit lt masked_fill mul multiply mvlgamma nan_to_num ne neg negative not_equal
-polygamma pow rad2deg reciprocal relu remainder renorm round rsqrt scatter scatter_add scatter_reduce index_reduce sgn sigmoid sign sin sinc sinh
-sqrt square sub subtract tan tanh tril triu true_divide trunc xlogy
+polygamma pow rad2deg reciprocal relu remainder renorm round rsqrt scatter scatter_add scatter_reduce index_reduce
+sgn sigmoid sign sin sinc sinh sqrt square sub subtract tan tanh tril triu true_divide trunc xlogy
 """.split()
 
 FUNCTIONS = {n: public(getattr(composed, n)) for n in composed.__all__}
-CASTS = {"float": "f32", "double": "f64", "half": "f16", "bfloat16": "bf16", "long": "i64", "int": "i32", "short": "i16",
-         "char": "i8", "byte": "u8", "bool": "bool"}  # fmt: skip
+CASTS = {
+    "float": "f32", "double": "f64", "half": "f16", "bfloat16": "bf16", "long": "i64", "int": "i32", "short": "i16",
+    "char": "i8", "byte": "u8", "bool": "bool",
+}  # fmt: skip
+AUGMENTED = {
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow", "floordiv": "floor_divide",
+    "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+}  # fmt: skip
 
 
 def install() -> None:
@@ -73,8 +79,7 @@ def install() -> None:
         setattr(Tensor, fn.__name__, fn)
     for name in INPLACE:
         setattr(Tensor, name + "_", _inplace(getattr(Tensor, name), name + "_"))
-    for name, op in (("add", "add"), ("sub", "sub"), ("mul", "mul"), ("truediv", "div"), ("pow", "pow"), ("floordiv", "floor_divide"),
-                     ("mod", "remainder"), ("and", "bitwise_and"), ("or", "bitwise_or"), ("xor", "bitwise_xor")):  # fmt: skip
+    for name, op in AUGMENTED.items():
         if (fn := getattr(Tensor, op, None)) is not None:
             setattr(Tensor, f"__i{name}__", _inplace(fn, f"__i{name}__"))
     Tensor.T = property(lambda x: x.permute(*reversed(range(x.ndim))))  # type: ignore[attr-defined]
@@ -150,12 +155,15 @@ def view(self: Tensor, *shape: Any, size: Any = None) -> Tensor:
     want = sizes(shape if size is None else (size,))
     out = composed.reshape(self, want)
     if out is not self and out._array.size and not np.may_share_memory(out._array, self._array):
-        raise OpError(f"view of {self.type} as {list(want)} needs a copy, as its memory is not contiguous; use reshape()")
+        raise OpError(
+            f"view of {self.type} as {list(want)} needs a copy, as its memory is not contiguous; use reshape()"
+        )
     return out
 
 
 def _with_sizes(name: str, keyword: str) -> Callable[..., Tensor]:
-    """The composed function `name`, whose second argument may come as one sequence, as several numbers or by keyword."""
+    """The composed function `name`, whose second argument may come as one sequence, as several numbers or by
+    keyword."""
     fn = getattr(composed, name)
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -441,7 +449,7 @@ def equal(self: Tensor, other: Tensor) -> bool:
 
 def equal_tensors(x: Tensor, other: Tensor) -> bool:
     """Whether two tensors have the same shape and elements."""
-    if not isinstance(other, Tensor):
+    if not isinstance(other, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]  # users may pass anything
         raise DTypeError(f"equal() wants a tensor, got {type(other).__name__}")
     if x._array.shape != other._array.shape:
         return False
@@ -472,7 +480,14 @@ def _reshaped(x: Tensor, y: Tensor) -> Tensor:
     """Turn the handle x into the view y."""
     if (r := recording.active()) is not None:
         r.refuse("changes the shape of a tensor handle in place")
-    x._array, x._grad_fn, x._index, x._parent, x._view, x._seen = y._array, y._grad_fn, y._index, y._parent, y._view, y._seen
+    x._array, x._grad_fn, x._index, x._parent, x._view, x._seen = (
+        y._array,
+        y._grad_fn,
+        y._index,
+        y._parent,
+        y._view,
+        y._seen,
+    )
     return x
 
 
@@ -500,7 +515,15 @@ def storage_offset(self: Tensor) -> int:
 
 
 # Methods that take sizes or axes one by one: name -> the keyword.
-VARIADIC = {"reshape": "shape", "permute": "dims", "expand": "size", "repeat": "repeats", "flip": "dims", "tile": "dims", "sum_to_size": "size"}
+VARIADIC = {
+    "reshape": "shape",
+    "permute": "dims",
+    "expand": "size",
+    "repeat": "repeats",
+    "flip": "dims",
+    "tile": "dims",
+    "sum_to_size": "size",
+}
 
 _SPECIAL: tuple[Callable[..., Any], ...] = (
     __getitem__, __setitem__, __matmul__, __rmatmul__, *(_with_sizes(*item) for item in VARIADIC.items()), view,

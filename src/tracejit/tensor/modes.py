@@ -36,5 +36,3 @@ def set_num_threads(n: int) -> None:
 def get_num_threads() -> int:
     """Threads compiled code uses; 0 means as many as cores."""
     return config.current().threads
-
-

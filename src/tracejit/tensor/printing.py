@@ -1,4 +1,5 @@
-"""How a tensor shows: its values as NumPy lays them out, then dtype, shape where it is not obvious, and gradient facts."""
+"""How a tensor shows: its values as NumPy lays them out, then dtype, shape where it is not obvious, and gradient
+facts."""
 
 from __future__ import annotations
 

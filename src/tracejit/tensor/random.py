@@ -1,7 +1,8 @@
 """Random numbers from one counter-based generator (Philox4x32-10).
 
-A `Generator` owns an i64[2] tensor: (seed, offset). Drawing is an op on that state followed by an in-place update of it, so
-the same seed gives the same bits eager and compiled, on any number of threads, and a recording needs no special case.
+A `Generator` owns an i64[2] tensor: (seed, offset). Drawing is an op on that state followed by an in-place update of
+it, so the same seed gives the same bits eager and compiled, on any number of threads, and a recording needs no
+special case.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from tracejit.tensor.tensor import Tensor, apply, assign, wrap
 from tracejit.trace import recorder as recording
 
 __all__ = [
-    "Generator", "bernoulli", "default_generator", "get_rng_state", "initial_seed", "manual_seed", "multinomial", "normal", "rand",
-    "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "seed", "set_rng_state",
+    "Generator", "bernoulli", "default_generator", "get_rng_state", "initial_seed", "manual_seed", "multinomial",
+    "normal", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "seed",
+    "set_rng_state",
 ]  # fmt: skip
 
 
@@ -117,14 +119,19 @@ def _float(dtype: Any) -> Any:
     return d
 
 
-def rand(*size: Any, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+def rand(
+    *size: Any, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False, **_: Any
+) -> Tensor:
     """Uniform on [0, 1)."""
     out = (generator or default_generator).uniform(shape_of(size), _float(dtype))
     return out.requires_grad_() if requires_grad else out
 
 
-def randn(*size: Any, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
-    """Standard normal (Box and Muller 1958), computed in f64 so that eager and compiled agree to the last bit of f32."""
+def randn(
+    *size: Any, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False, **_: Any
+) -> Tensor:
+    """Standard normal (Box and Muller 1958), computed in f64 so that eager and compiled agree to the last bit of
+    f32."""
     shape = shape_of(size)
     n = math.prod(shape)
     g = generator or default_generator
@@ -163,7 +170,9 @@ def randint(low: int, high: Any = None, size: Any = None, *, generator: Generato
     g = generator or default_generator
     with no_grad():
         bits = cast(g.bits((2, *shape_of((size,)))), dt.int64) & 0xFFFFFFFF
-        wide = (bits[0] & 0x3FFFFFFF) * 2**32 + bits[1]  # 62 bits: the bias of the modulus is below 2**-30 for 32-bit spans
+        wide = (bits[0] & 0x3FFFFFFF) * 2**32 + bits[
+            1
+        ]  # 62 bits: the bias of the modulus is below 2**-30 for 32-bit spans
         return cast(wide % span + int(low), check_dtype(dtype))
 
 
@@ -173,7 +182,9 @@ def check_deviation(name: str, std: Any) -> None:
         raise OpError(f"{name} wants a standard deviation of 0 or more, got {std}")
 
 
-def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None, **kw: Any) -> Tensor:
+def normal(
+    mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None, **kw: Any
+) -> Tensor:
     """Normal with the given mean and standard deviation (numbers or tensors)."""
     check_deviation("normal", std)
     if size is None:
@@ -199,7 +210,9 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = dt.int6
         return cast(order, check_dtype(dtype))
 
 
-def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
+def multinomial(
+    input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
+) -> Tensor:
     """Indices drawn with probabilities proportional to the rows of `input`, [..., num_samples] i64."""
     if not input.dtype.is_floating_point or input.ndim not in (1, 2):
         raise OpError(f"multinomial wants floats of rank 1 or 2, got {input.type}")

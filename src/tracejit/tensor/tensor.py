@@ -1,14 +1,15 @@
 """What users hold: a handle on an array, with a gradient tape behind it and the recorder listening.
 
-Every op is one path, `apply`: compute on NumPy, note views, tape for autograd, tell the open recording. Every in-place op is
-a functional op followed by `assign`; that one function keeps views, versions, gradients and recordings right.
+Every op is one path, `apply`: compute on NumPy, note views, tape for autograd, tell the open recording. Every
+in-place op is a functional op followed by `assign`; that one function keeps views, versions, gradients and
+recordings right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -59,7 +60,8 @@ class Version:
 
 @lru_cache(4096)
 def type_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> TensorType:
-    """The IR type of arrays of this dtype and shape; cached, since every eager op asks (1.9 us without, 0.4 us with)."""
+    """The IR type of arrays of this dtype and shape; cached, since every eager op asks (1.9 us without, 0.4 us
+    with)."""
     return TensorType(dt.from_numpy(dtype), one_object(shape))  # type: ignore[arg-type]
 
 
@@ -69,11 +71,11 @@ def one_object(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape
 
 
-def _arithmetic(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+def _arithmetic(name: str) -> tuple[Any, Any]:
     """The operators `self op other` and `other op self`: `binary`, with short cuts for what eager code does most.
 
-    Equal float types need no promotion (measured: 26 us through `binary`, 8 us here), and a Python number stays a rank-0
-    operand, since NumPy broadcasts it; the recorder expands it.
+    Equal float types need no promotion (measured: 26 us through `binary`, 8 us here), and a Python number stays a
+    rank-0 operand, since NumPy broadcasts it; the recorder expands it.
     """
 
     def forward(self: Tensor, other: Any) -> Any:
@@ -120,6 +122,12 @@ class Tensor(Value):
     )
     __hash__ = object.__hash__  # type: ignore[assignment]
 
+    if TYPE_CHECKING:  # what `methods.py` gives
+
+        def __getitem__(self, index: Any) -> Tensor: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+
     _array: Array
     _version: Version
     _parent: Tensor | None  # the tensor this one is a view of ...
@@ -136,7 +144,9 @@ class Tensor(Value):
         if not isinstance(array, np.ndarray):
             raise TypeError(f"Tensor() wraps an ndarray, got {type(array).__name__}; use tracejit.tensor(data)")
         if dt.from_numpy(array.dtype) is None:
-            raise DTypeError(f"arrays of {array.dtype} are not supported; use one of {', '.join(d.long for d in dt.ALL)}")
+            raise DTypeError(
+                f"arrays of {array.dtype} are not supported; use one of {', '.join(d.long for d in dt.ALL)}"
+            )
         fill(self, array)
         self._leaf_requires_grad = requires_grad
 
@@ -190,7 +200,8 @@ class Tensor(Value):
         self.requires_grad_(value)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Ask for gradients (or stop asking) on this leaf. Raises AutogradError on a non-leaf, DTypeError on integers."""
+        """Ask for gradients (or stop asking) on this leaf. Raises AutogradError on a non-leaf, DTypeError on
+        integers."""
         if requires_grad and not self.dtype.is_floating_point:
             raise DTypeError(f"only floating point tensors can require gradients, this one is {self.dtype}")
         if self._grad_fn is not None:
@@ -217,7 +228,7 @@ class Tensor(Value):
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         if value is not None:
-            if not isinstance(value, Tensor):
+            if not isinstance(value, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]  # users may pass anything
                 raise TypeError(f"grad must be a Tensor or None, got {type(value).__name__}")
             if value._array.shape != self._array.shape:
                 raise OpError(f"grad of {value.type} does not fit a tensor of {self.type}")
@@ -299,7 +310,8 @@ class Tensor(Value):
         return self._looked("tolist", a.tolist())
 
     def numpy(self, *, force: bool = False) -> Array:
-        """An ndarray sharing this tensor's memory. Raises AutogradError where gradients are asked for, unless `force`."""
+        """An ndarray sharing this tensor's memory. Raises AutogradError where gradients are asked for, unless
+        `force`."""
         if self.requires_grad and not force:
             raise AutogradError("a tensor that requires grad has no numpy() view; use x.detach().numpy()")
         if (r := recording.active()) is not None:
@@ -409,7 +421,9 @@ class Device:
         return hash(str(self))
 
     def __repr__(self) -> str:
-        return f"device(type={self.type!r})" if self.index is None else f"device(type={self.type!r}, index={self.index})"
+        return (
+            f"device(type={self.type!r})" if self.index is None else f"device(type={self.type!r}, index={self.index})"
+        )
 
     def __str__(self) -> str:
         return self.type if self.index is None else f"{self.type}:{self.index}"
@@ -547,7 +561,9 @@ def assign(target: Tensor, value: Any) -> Tensor:
         raise InPlaceError(f"cannot write into an expanded tensor ({target.type}): several elements share memory")
     if not target._array.flags.writeable:
         raise InPlaceError("cannot write into a read-only tensor; clone() it first")
-    if "biuf".index(_kind(value)) > "biuf".index(_kind(target)) and not (_kind(value) in "iu" and _kind(target) in "iu"):
+    if "biuf".index(_kind(value)) > "biuf".index(_kind(target)) and not (
+        _kind(value) in "iu" and _kind(target) in "iu"
+    ):
         raise OpError(f"result of type {value.dtype} cannot be written into a tensor of {target.dtype}")
     value = expand_to(cast(value, target.dtype), target._array.shape)
     r = recording.active()
@@ -641,6 +657,9 @@ def wrap_scalar(like: Tensor, value: Any) -> Tensor:
         raise TypeError(f"expected a tensor or a number, got {type(value).__name__}")
     value = value.item() if isinstance(value, np.generic) else value
     kind = "b" if isinstance(value, bool) else "i" if isinstance(value, int) else "f"
-    d = like.dtype if "biuf".index(kind) <= "biuf".index(like.dtype.kind) else (
-        dt.int64 if kind == "i" else dt.default())
+    d = (
+        like.dtype
+        if "biuf".index(kind) <= "biuf".index(like.dtype.kind)
+        else (dt.int64 if kind == "i" else dt.default())
+    )
     return apply(Op.registry["const"](value, TensorType(d, ())), ())  # type: ignore[call-arg]
