@@ -14,11 +14,12 @@ Sums run over k in the same order whatever the split, so results do not depend o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
 from tracejit.codegen.llvm.matmul import Call, blocks, kernel, round_up
-from tracejit.codegen.llvm.text import Function, Module, Value, i64
+from tracejit.codegen.llvm.text import Function, Module, Type, Value, i64, ptr
 from tracejit.codegen.llvm.tile import (
     ACCUMULATE,
     FINISH,
@@ -110,6 +111,8 @@ def kernel_text(dtype: str, vector_bits: int, epilogue: Epilogue | None = None) 
     for rows in range(1, t.rows + 1):
         define_tile(module, t, rows, e, indexed=True)
     define_pack(module, t, t.columns)
+    _define_k_tables(module)
+    _define_copy(module, t)
     _define_conv(module, t, f"conv_{dtype}{e.name}")
     if not e.name:
         _define_rows(module, t, f"conv_rows_{dtype}")
@@ -231,8 +234,19 @@ def _layout(s: dict[str, Value], name: str) -> Value:
     return s["copied"].ne(0).select(s["p_" + name], s["x_" + name])
 
 
-def _fill_k_tables(f: Function, s: dict[str, Value], layout: dict[str, Value], channels: Value) -> None:
+def _part(module: Module, name: str, extra: Mapping[str, Type]) -> tuple[Function, dict[str, Value]]:
+    """Begin a function that both kernels call, with all their arguments; LLVM's time grows faster than a function."""
+    f = module.function(name, None, {"args": ptr, "scratch": ptr, **extra}, "internal nounwind")
+    s = {"args": f.args[0], "scratch": f.args[1]} | dict(zip(extra, f.args[2:], strict=True))
+    for i, slot in enumerate((*_POINTERS, *_INTEGERS)):
+        s[slot] = f.load(i64 if i >= len(_POINTERS) else ptr, f.element(f.args[0], i, i64))
+    return f, s
+
+
+def _define_k_tables(module: Module) -> None:
     """kx[k], kw[k]: where (c, q) lies in x and in w. kx counts channels from the first that was copied."""
+    f, s = _part(module, "fill_k_tables", {"channels": i64})
+    layout, channels = _layouts(f, s), s["channels"]
     kx, kw = _area(f, s, "kx"), _area(f, s, "kw")
     with f.loop(0, s["window_w"]) as qw:
         along = qw * s["dilation_w"]
@@ -245,6 +259,7 @@ def _fill_k_tables(f: Function, s: dict[str, Value], layout: dict[str, Value], c
             in_w = c * s["w_c"] + qd * s["w_d"] + qh * s["w_h"] + qw * s["w_w"]
             f.store(in_x + column, f.element(kx, index, i64))
             f.store(in_w, f.element(kw, index, i64))
+    f.ret()
 
 
 def _layouts(f: Function, s: dict[str, Value]) -> dict[str, Value]:
@@ -260,13 +275,14 @@ def _clear(f: Function, t: Tiling, base: Value, count: Value) -> None:
         f.store(f.value(0.0, t.vector), f.element(base, i, t.scalar))
 
 
-def _copy_padded(f: Function, t: Tiling, s: dict[str, Value], source: Value, images: Value, channels: Value) -> None:
-    """Copy images x channels into their places; the zeros around and between them are there already."""
-    copy = _area(f, s, "copy")
+def _define_copy(module: Module, t: Tiling) -> None:
+    """Copy some images x channels into their places; the zeros around and between them are there already."""
+    f, s = _part(module, "copy_padded", {"source": ptr, "count": i64, "channels": i64})
+    source, copy = s["source"], _area(f, s, "copy")
     plain = s["base_w"].eq(1) & s["x_w"].eq(1)
     with (
-        f.loop(0, images) as n,
-        f.loop(0, channels) as c,
+        f.loop(0, s["count"]) as n,
+        f.loop(0, s["channels"]) as c,
         f.loop(s["first_d"], s["last_d"]) as d,
         f.loop(s["first_h"], s["last_h"]) as h,
     ):
@@ -279,6 +295,7 @@ def _copy_padded(f: Function, t: Tiling, s: dict[str, Value], source: Value, ima
                     _copy_row(f, t, s, row, f.element(out, s["low_w"], t.scalar), plain)
                 else:
                     _split_row(f, t, s, row, out)
+    f.ret()
 
 
 def _copy_row(f: Function, t: Tiling, s: dict[str, Value], row: Value, out: Value, plain: Value) -> None:
@@ -327,12 +344,14 @@ def _record(t: Tiling) -> int:
 
 
 def _define_conv(module: Module, t: Tiling, name: str) -> None:
+    _define_columns(module, t)
+    _define_gather(module, t)
     f, s = kernel(module, name, _POINTERS, _INTEGERS)
-    layout = _layouts(f, s)
-    _fill_k_tables(f, s, layout, s["c"])
+    args = f.args[0], s["scratch"]
+    f.call("fill_k_tables", None, *args, s["c"])
     with f.loop(0, s["o"]) as o:
         f.store(o * s["w_o"], f.element(_area(f, s, "rows"), o, i64))
-    _fill_columns(f, t, s, layout)
+    f.call("fill_columns", None, *args)
     copied = s["copied"].ne(0)
     with f.when(copied):
         _clear(f, t, _area(f, s, "copy"), s["copy_size"] + 2 * t.columns)
@@ -345,7 +364,7 @@ def _define_conv(module: Module, t: Tiling, name: str) -> None:
         last = f.minimum(f.minimum(hi - chunk * parts, parts) * s["part"], columns)
         x = f.element(s["x"], n0 * s["x_n"] + g * s["x_g"], t.scalar)
         with f.when(copied & (first < last)):
-            _copy_padded(f, t, s, x, images, s["c"])
+            f.call("copy_padded", None, *args, x, images, s["c"])
         source = copied.select(_area(f, s, "copy"), x)
         w = f.element(s["w"], g * s["w_g"], t.scalar)
         y = f.element(s["y"], n0 * s["y_n"] + g * s["y_g"], t.scalar)
@@ -355,11 +374,13 @@ def _define_conv(module: Module, t: Tiling, name: str) -> None:
     f.ret()
 
 
-def _fill_columns(f: Function, t: Tiling, s: dict[str, Value], layout: dict[str, Value]) -> None:
+def _define_columns(module: Module, t: Tiling) -> None:
     """For each column of a chunk its place in y, and for each panel the contiguous pieces it is gathered from.
 
     A piece is read as one whole vector wherever it ends: what is too much the next piece overwrites.
     """
+    f, s = _part(module, "fill_columns", {})
+    layout = _layouts(f, s)
     places, pieces = _area(f, s, "places"), _area(f, s, "pieces")
     word = s["copied"].ne(0).select(s["step_w"] // s["phases"], s["step_w"])
     zero = f.value(0, i64)
@@ -388,6 +409,7 @@ def _fill_columns(f: Function, t: Tiling, s: dict[str, Value], layout: dict[str,
                 by_h.carry = by_w.carry
             by_d.carry = by_h.carry
         by_n.carry = by_d.carry
+    f.ret()
 
 
 def _columns(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...]) -> None:
@@ -404,7 +426,7 @@ def _columns(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...
         flags = (k0 > 0).select(ACCUMULATE, 0 * k0) | (k0 + kc >= s["k"]).select(FINISH, 0 * k0)
         with f.loop(j0, j1, t.columns) as j:
             panel = f.element(panels, (j - j0) * kb, t.scalar)
-            _gather(f, t, s, source, panel, j, j1 - j, f.element(kx, k0, i64), kc)
+            f.call("gather", None, f.args[0], s["scratch"], source, panel, j, j1 - j, f.element(kx, k0, i64), kc)
         with f.loop(0, tiles) as i:
             row = i * base + f.minimum(i, extra)
             count = base + (i < extra).cast(i64)
@@ -432,18 +454,10 @@ def _columns(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...
                 f.store(value, f.element(y, at + row * s["y_o"], t.scalar))
 
 
-def _gather(
-    f: Function,
-    t: Tiling,
-    s: dict[str, Value],
-    source: Value,
-    panel: Value,
-    j: Value,
-    valid: Value,
-    kx: Value,
-    kc: Value,
-) -> None:
+def _define_gather(module: Module, t: Tiling) -> None:
     """panel[k, lane] = patch element k of column j + lane."""
+    f, s = _part(module, "gather", {"source": ptr, "panel": ptr, "j": i64, "valid": i64, "kx": ptr, "kc": i64})
+    source, panel, j, valid, kx, kc = f.args[2:]
     record = f.element(_area(f, s, "pieces"), j // t.columns * _record(t), i64)
     count = f.load(i64, record)
     # x itself must not be read past its end: whole vectors only from the copy, which has room, or for full panels.
@@ -476,6 +490,7 @@ def _gather(
                     with f.loop(0, valid) as lane:
                         x = f.load(t.scalar, f.element(patch, lane, t.scalar))
                         f.store(x, f.element(panel, k * t.columns + lane, t.scalar))
+    f.ret()
 
 
 # ---------------------------------------------------------------- outputs as rows
@@ -483,9 +498,9 @@ def _gather(
 
 def _define_rows(module: Module, t: Tiling, name: str) -> None:
     f, s = kernel(module, name, _POINTERS, _INTEGERS)
-    layout = _layouts(f, s)
-    _fill_k_tables(f, s, layout, s["images"])
-    _fill_rows(f, s, layout)
+    args = f.args[0], s["scratch"]
+    f.call("fill_k_tables", None, *args, s["images"])
+    _fill_rows(f, s, _layouts(f, s))
     copied = s["copied"].ne(0)
     with f.when(copied):
         _clear(f, t, _area(f, s, "copy"), s["copy_size"] + 2 * t.columns)
@@ -502,7 +517,7 @@ def _define_rows(module: Module, t: Tiling, name: str) -> None:
             channels = f.minimum(s["c"] - c0, s["images"])
             first = f.element(x, c0 * s["x_c"], t.scalar)
             with f.when(copied):
-                _copy_padded(f, t, s, first, images, channels)
+                f.call("copy_padded", None, *args, first, images, channels)
             source = copied.select(_area(f, s, "copy"), first)
             _rows(f, t, s, (source, w, c0 * window, channels * window, rows, wide))
         y = f.element(s["y"], n0 * s["y_n"] + g * s["y_g"], t.scalar)

@@ -106,9 +106,8 @@ def arguments(text: str, call: matmul.Call, operands: Mapping[str, int]) -> Rout
 
 def _matmul(n: Node, found: Match, bits: int) -> Routine:
     name = n.dtype.name
-    return arguments(
-        _text(matmul.kernel_text, name, bits), matmul.plan(name, matrices(n, found), bits), {"a": 0, "b": 1}
-    )
+    call = matmul.plan(name, matrices(n, found), bits)
+    return arguments(_text(matmul.kernel_text, name, bits, None, call.symbol), call, {"a": 0, "b": 1})
 
 
 def _conv(n: Node, found: Match, bits: int) -> Routine:
@@ -142,7 +141,7 @@ def _cumulative(n: Node, found: Match, bits: int) -> Routine:
 
 
 @cache
-def _text(make: Callable[..., str], *arguments: str | int) -> str:
+def _text(make: Callable[..., str], *arguments: str | int | None) -> str:
     return make(*arguments)
 
 

@@ -124,13 +124,17 @@ def _plan_tiles(dtype: str, x: Matrices, t: Tiling, suffix: str) -> Call:
     return Call(f"matmul_{dtype}{suffix}", _POINTERS, integers, extent, grain, round_up(a_bytes, 64) + b_bytes)
 
 
-def kernel_text(dtype: str, vector_bits: int, epilogue: Epilogue | None = None) -> str:
-    """LLVM text of the kernels for one element type."""
+def kernel_text(dtype: str, vector_bits: int, epilogue: Epilogue | None = None, only: str = "") -> str:
+    """LLVM text of the kernels for one element type, or of the one named `only`."""
     module = Module()
     if dtype not in ("f32", "f64"):
         _define_plain(module, dtype)
         return module.text()
     t, e = tiling(dtype, vector_bits), epilogue or Epilogue()
+    if not e.name and only in ("", f"gemv_{dtype}"):
+        _define_gemv(module, t, f"gemv_{dtype}")
+    if only == f"gemv_{dtype}":  # it needs no tiles, and takes a quarter of the time
+        return module.text()
     for rows in range(1, t.rows + 1):
         define_tile(module, t, rows, e)
     for width in {t.rows, t.columns}:
@@ -138,8 +142,6 @@ def kernel_text(dtype: str, vector_bits: int, epilogue: Epilogue | None = None) 
     _define_pack_block(module, t)
     _define_region(module, t, e)
     _define_matmul(module, t, f"matmul_{dtype}{e.name}")
-    if not e.name:
-        _define_gemv(module, t, f"gemv_{dtype}")
     return module.text()
 
 
