@@ -229,6 +229,12 @@ def test_ops_from_elsewhere_and_passes_to_be_seen_are_not_kept(folder: Path) -> 
         assert plan.key(layer(), {}, (), True) is None
 
 
+def test_sources_edited_since_they_were_loaded_are_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plan._sources.__wrapped__()
+    monkeypatch.setattr(config, "LOADED", 0.0)
+    assert plan._sources.__wrapped__() == ""
+
+
 def test_another_process_finds_the_plan_and_imports_no_scheduler(folder: Path) -> None:
     code = f"""
 import sys

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 __all__ = ["Config", "current", "modes", "override", "update"]
+
+LOADED = time.time()  # this package; a source file younger than that is not the one that runs
 
 
 def _flag(name: str) -> bool:

@@ -118,11 +118,13 @@ def keep(key: str, plan: Plan) -> None:
 
 @cache
 def _sources() -> str:
-    """A digest of the modules that have a say in what a plan is; empty where they are not files."""
+    """A digest of the modules that have a say in what a plan is; empty where they are no files, or others by now."""
     root = Path(__file__).parents[2]
     digest = sha256()
-    found = sorted(f for folder in ("ir", "ops", "passes", "codegen", "codegen/llvm", "runtime") for f in
-                   (root / folder).glob("*.py"))  # fmt: skip
+    folders = ("ir", "ops", "passes", "codegen", "codegen/llvm", "runtime")
+    found = sorted(file for folder in folders for file in (root / folder).glob("*.py"))
+    if any(file.stat().st_mtime > config.LOADED for file in found):  # edited while we run: not what was loaded
+        return ""
     for file in found:
         digest.update(file.read_bytes())
     return digest.hexdigest() if found else ""
