@@ -112,13 +112,16 @@ from tracejit import nn as nn  # noqa: E402  (nn is built on the names above)
 from tracejit import optim as optim  # noqa: E402
 
 _LAZY = ("data", "export", "tools")
+_LAZY_FUNCTIONS = {"load": "tracejit.export.checkpoint", "save": "tracejit.export.checkpoint"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(f"tracejit.{name}")
+    if name in _LAZY_FUNCTIONS:
+        return getattr(importlib.import_module(_LAZY_FUNCTIONS[name]), name)
     raise AttributeError(f"module 'tracejit' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, *_LAZY_FUNCTIONS})

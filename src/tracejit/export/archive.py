@@ -92,7 +92,7 @@ def write(archive: Archive, path: str | os.PathLike[str]) -> None:
         _SIGNATURE: (json.dumps(signature, indent=2) + "\n").encode(),
         _WEIGHTS: safetensors.to_bytes(arrays),
     }
-    _replace(Path(path), _zip(members))
+    replace_file(Path(path), _zip(members))
 
 
 def _zip(members: Mapping[str, bytes]) -> bytes:
@@ -106,7 +106,8 @@ def _zip(members: Mapping[str, bytes]) -> bytes:
     return out.getvalue()
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
+    """Put `content` at `path`, whole or not at all."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

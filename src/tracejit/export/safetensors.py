@@ -20,7 +20,7 @@ from tracejit.ir import dtype as dt
 from tracejit.ir.dtype import DType
 from tracejit.ir.op import Array
 
-__all__ = ["from_bytes", "to_bytes"]
+__all__ = ["from_bytes", "metadata", "to_bytes"]
 
 _WORD = {
     dt.float64: "F64", dt.float32: "F32", dt.float16: "F16", dt.bfloat16: "BF16", dt.int64: "I64",
@@ -30,9 +30,9 @@ _DTYPE = {word: dtype for dtype, word in _WORD.items()}
 _LONGEST_HEADER = 100_000_000  # as the library: a length beyond it is a damaged file, not a model
 
 
-def to_bytes(arrays: Mapping[str, Array]) -> bytes:
-    """The file content that holds `arrays`. Raises FormatError for a dtype we lack."""
-    header: dict[str, Any] = {}
+def to_bytes(arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The file content that holds `arrays`, and texts beside them. Raises FormatError for a dtype we lack."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     parts: list[bytes] = []
     at = 0
     for name, array in sorted(arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
@@ -47,8 +47,16 @@ def to_bytes(arrays: Mapping[str, Array]) -> bytes:
     return b"".join([len(text).to_bytes(8, "little"), text, *parts])
 
 
-def from_bytes(content: bytes) -> dict[str, Array]:
-    """The arrays in a file's content; they own their memory. Raises FormatError naming what does not fit."""
+def metadata(content: bytes) -> dict[str, str]:
+    """The texts beside the arrays in a file's content. Raises FormatError where there is no readable header."""
+    found: Any = _header(content)[0].get("__metadata__", {})
+    if not isinstance(found, dict) or not all(isinstance(v, str) for v in cast("dict[str, Any]", found).values()):
+        raise FormatError("the metadata are not texts")
+    return cast("dict[str, str]", found)
+
+
+def _header(content: bytes) -> tuple[dict[str, Any], int]:
+    """The header and where the data begins."""
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length > min(_LONGEST_HEADER, len(content) - 8):
         raise FormatError(f"{len(content)} bytes cannot hold a header of {length} bytes")
@@ -58,10 +66,16 @@ def from_bytes(content: bytes) -> dict[str, Array]:
         raise FormatError(f"the header is not JSON: {error}") from error
     if not isinstance(header, dict):
         raise FormatError(f"the header is a {type(header).__name__}, not an object")
-    data = memoryview(content)[8 + length :]
+    return cast("dict[str, Any]", header), 8 + length
+
+
+def from_bytes(content: bytes) -> dict[str, Array]:
+    """The arrays in a file's content; they own their memory. Raises FormatError naming what does not fit."""
+    header, begin = _header(content)
+    data = memoryview(content)[begin:]
     out: dict[str, Array] = {}
     end = 0
-    entries = {k: v for k, v in cast("dict[str, Any]", header).items() if k != "__metadata__"}
+    entries = {k: v for k, v in header.items() if k != "__metadata__"}
     for name, entry in sorted(entries.items(), key=lambda item: _offsets(*item)):
         dtype, shape, (start, stop) = _read_entry(name, entry)
         if start != end or stop > len(data):  # a gap or an overlap is room for something that nobody declared
