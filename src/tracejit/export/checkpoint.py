@@ -30,8 +30,9 @@ File = str | os.PathLike[str] | IO[bytes]
 def save(obj: Any, f: File) -> None:
     """Write `obj` to a path (whole or not at all) or a binary file.
 
-    `obj` may be a tensor, a number, a text, None, or lists, tuples and dicts of them, such as a `state_dict()`. A tensor
-    that occurs twice is stored once and is one tensor again when loaded. Raises TypeError naming the place of anything else.
+    `obj` may be a tensor, a number, a text, None, or lists, tuples and dicts of them, such as a `state_dict()`. A
+    tensor that occurs twice is stored once and is one tensor again when loaded. Raises TypeError naming the place of
+    anything else.
     """
     writer = _Writer()
     tree = writer.encode(obj, "the object", ())
