@@ -190,3 +190,10 @@ def test_reshaping_the_array_in_place_leaves_the_tensor_alone():
     x = tj.from_numpy(a)
     a.shape = (6,)
     assert x.shape == (2, 3)
+
+
+def test_limits_of_dtypes():
+    assert tj.finfo(tj.float32).max == float(np.finfo(np.float32).max) and tj.finfo().eps == 2.0**-23
+    assert tj.finfo(tj.bfloat16).eps == 2.0**-7 and tj.iinfo(tj.uint8).max == 255
+    with pytest.raises(TypeError):
+        tj.finfo(tj.int64)

@@ -112,7 +112,12 @@ from tracejit import nn as nn  # noqa: E402  (nn is built on the names above)
 from tracejit import optim as optim  # noqa: E402
 
 _LAZY = ("data", "export", "tools")
-_LAZY_FUNCTIONS = {"load": "tracejit.export.checkpoint", "save": "tracejit.export.checkpoint"}
+_LAZY_FUNCTIONS = {
+    "finfo": "tracejit.tensor.limits",
+    "iinfo": "tracejit.tensor.limits",
+    "load": "tracejit.export.checkpoint",
+    "save": "tracejit.export.checkpoint",
+}
 
 
 def __getattr__(name: str) -> Any:
