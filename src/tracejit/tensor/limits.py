@@ -15,7 +15,7 @@ __all__ = ["FloatLimits", "IntLimits", "finfo", "iinfo"]
 
 @dataclass(frozen=True)
 class FloatLimits:
-    """Limits of a floating point type. `eps` is the distance from 1 to the next number, `tiny` the smallest normal one."""
+    """Limits of a floating point type: `eps` is the distance from 1 to the next number, `tiny` the smallest normal."""
 
     dtype: str
     bits: int
