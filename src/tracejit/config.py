@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -70,7 +70,7 @@ def update(**settings: Any) -> None:
 
 
 @contextmanager
-def override(**settings: Any) -> Iterator[None]:
+def override(**settings: Any) -> Generator[None]:
     """Change settings inside a `with` block."""
     global _current
     before = _current
