@@ -1,10 +1,15 @@
-"""Composed functions against PyTorch (values, dtypes, gradients), on Tensors and on Nodes; and a few facts by hand."""
+"""Composed functions against PyTorch (values, dtypes, gradients), on Tensors and on Nodes; and a few facts by hand.
+
+PyTorch's answers are kept in `reference/composed.npz`, so that the tests need no PyTorch. Where it is installed the
+answers are computed anew and compared; `python tests/test_composed.py` writes the file again after the cases change.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -482,55 +487,76 @@ def _close(got: Any, want: Any, tolerance: float, what: str) -> None:
     np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance, err_msg=what)
 
 
+def built(c: Case, make: Callable[[Any], Any], double: Any) -> tuple[list[Any], dict[str, Any], list[Any]]:
+    """Arguments and keywords of `c` with arrays made into tensors, and those tensors."""
+    made: list[Any] = []
+
+    def one(v: Any) -> Any:
+        if isinstance(v, np.ndarray):
+            made.append(make(v.copy()))
+            return made[-1]
+        return double if isinstance(v, str) and v == "f64" else v
+
+    return [one(a) for a in c.args], {k: one(v) for k, v in c.kwargs.items()}, made
+
+
+def answers(c: Case, fn: Callable[..., Any], make: Callable[[Any], Any], double: Any) -> dict[str, Any]:
+    """Values of `c`, and gradients of a weighted sum of them, as arrays."""
+    args, kwargs, leaves = built(c, make, double)
+    for t in leaves[:1] if c.name in TARGETS_FIXED else leaves:
+        if c.grad and t.detach().numpy().dtype.kind == "f":
+            t.requires_grad_()
+    out = _flat(fn(*args, **kwargs))
+    found = {f"value{i}": v.detach().numpy() for i, v in enumerate(out)}
+    if c.grad:
+        weights = np.random.default_rng(len(out))
+        terms = [v for v in out if v.requires_grad]
+        ks = [np.asarray(weights.uniform(0.5, 1.5, tuple(v.shape))).astype(v.detach().numpy().dtype) for v in terms]
+        sum((v * make(k)).sum() for v, k in zip(terms, ks, strict=True)).backward()
+        found |= {f"gradient{i}": t.grad.numpy() for i, t in enumerate(leaves) if t.grad is not None}
+    return found
+
+
+def recorded() -> dict[str, dict[str, Any]]:
+    """PyTorch's answers as `python tests/test_composed.py` wrote them, by case."""
+    out: dict[str, dict[str, Any]] = {}
+    with np.load(REFERENCE) as file:
+        for key in file.files:
+            number, _, what = key.partition(".")
+            out.setdefault(repr(CASES[int(number)]), {})[what] = file[key]
+    return out
+
+
+REFERENCE = Path(__file__).parent / "reference" / "composed.npz"
+RECORDED = recorded() if REFERENCE.exists() else {}
+
+
 @pytest.mark.parametrize("c", CASES, ids=repr)
 def test_agrees_with_torch_in_value_and_gradient_and_on_nodes(c: Case) -> None:
-    torch = reference()
-    ours, theirs = getattr(composed, c.name), _fn(torch, c.torch or c.name)
-    dtypes = {"f64": (dt.float64, torch.float64)}
-    arrays = [a for a in (*c.args, *c.kwargs.values()) if isinstance(a, np.ndarray)]
-
-    def build(make: Callable[[Any], Any], side: int) -> tuple[Any, Any, list[Any]]:
-        made: list[Any] = []
-
-        def one(v: Any) -> Any:
-            if isinstance(v, np.ndarray):
-                made.append(make(v.copy()))
-                return made[-1]
-            return dtypes[v][side] if isinstance(v, str) and v in dtypes else v
-
-        return [one(a) for a in c.args], {k: one(v) for k, v in c.kwargs.items()}, made
-
-    args, kwargs, leaves = build(tj.from_numpy, 0)
-    targs, tkwargs, tleaves = build(torch.from_numpy, 1)
-    for t, u in zip(leaves, tleaves, strict=True):
-        if c.grad and t.dtype.is_floating_point:
-            t.requires_grad_()
-            u.requires_grad_()
-    if c.name in TARGETS_FIXED:
-        for t, u in list(zip(leaves, tleaves, strict=True))[1:]:
-            t.requires_grad_(False)
-            u.requires_grad_(False)
-    got, want = _flat(ours(*args, **kwargs)), _flat(theirs(*targs, **tkwargs))
-    assert len(got) == len(want)
-    for g, w in zip(got, want, strict=True):
-        _close(g.detach().numpy(), w.detach().numpy(), c.tolerance, "value")
-    if c.grad:
-        terms = [(g, w) for g, w in zip(got, want, strict=True) if w.requires_grad]
-        weights = [RNG.uniform(0.5, 1.5, tuple(w.shape)).astype(w.detach().numpy().dtype) for _, w in terms]
-        loss = sum((g * tj.from_numpy(np.asarray(k))).sum() for (g, _), k in zip(terms, weights, strict=True))
-        tloss = sum((w * torch.from_numpy(np.asarray(k))).sum() for (_, w), k in zip(terms, weights, strict=True))
-        loss.backward()
-        tloss.backward()
-        for i, (t, u) in enumerate(zip(leaves, tleaves, strict=True)):
-            if u.grad is not None:
-                _close(t.grad.numpy(), u.grad.numpy(), 10 * c.tolerance, f"gradient of argument {i}")
-
+    ours = getattr(composed, c.name)
+    want, got = RECORDED[repr(c)], answers(c, ours, tj.from_numpy, dt.float64)
+    assert {k for k in want if k[0] == "v"} == {k for k in got if k[0] == "v"}
+    for what, w in want.items():
+        _close(got[what], w, c.tolerance if what[0] == "v" else 10 * c.tolerance, what)
     if c.name == "one_hot" and len(c.args) == 1:
         return  # its size depends on data
-    nargs, nkwargs, params = build(lambda a: param("x", TensorType(dt.from_numpy(a.dtype), a.shape)), 0)
+    arrays = [a for a in (*c.args, *c.kwargs.values()) if isinstance(a, np.ndarray)]
+    nargs, nkwargs, params = built(c, lambda a: param("x", TensorType(dt.from_numpy(a.dtype), a.shape)), dt.float64)
     graph = Graph("g", tuple(params), tuple(_flat(ours(*nargs, **nkwargs))))
-    for a, g in zip(run(graph, arrays), got, strict=True):
-        _close(np.asarray(a), g.detach().numpy(), 1e-6, "on Nodes")
+    for i, a in enumerate(run(graph, arrays)):
+        _close(np.asarray(a), got[f"value{i}"], 1e-6, "on Nodes")
+
+
+def torch_answers() -> list[dict[str, Any]]:
+    """PyTorch's answer to each case."""
+    torch = reference()
+    return [answers(c, _fn(torch, c.torch or c.name), torch.from_numpy, torch.float64) for c in CASES]
+
+
+def test_recorded_answers_are_those_of_the_installed_torch() -> None:
+    for c, found in zip(CASES, torch_answers(), strict=True):
+        for what, value in found.items():
+            _close(RECORDED[repr(c)][what], value, c.tolerance, f"{c}: {what}")
 
 
 # --- facts by hand -------------------------------------------------------------------------------------------------
@@ -584,3 +610,8 @@ def test_mean_of_halves_does_not_overflow() -> None:
 def test_errors_name_both_sides(call: Callable[[], Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         call()
+
+
+if __name__ == "__main__":
+    REFERENCE.parent.mkdir(exist_ok=True)
+    np.savez_compressed(REFERENCE, **{f"{i}.{k}": v for i, a in enumerate(torch_answers()) for k, v in a.items()})
