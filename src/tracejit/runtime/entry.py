@@ -14,7 +14,7 @@ import numpy as np
 
 from tracejit.runtime import buffer, engine, walker
 
-__all__ = ["FOREIGN", "enter"]
+__all__ = ["FOREIGN", "builtin", "enter"]
 
 FOREIGN: Final = -2  # some argument is not exactly an ndarray
 
@@ -95,7 +95,12 @@ def enter() -> Callable[..., int]:
         return _foreign
     walk = walker.native().code
     code = engine.compile(_TEXT, symbols={"tj_walk": walk.address("tj_walk"), "ndarray": id(np.ndarray)}, needs=[walk])
-    definition = _MethodDef(b"enter", code.address("tj_enter"), _FASTCALL, None)
+    return builtin(code, "tj_enter")
+
+
+def builtin(code: engine.Code, symbol: str) -> Callable[..., int]:
+    """`PyObject *symbol(PyObject *self, PyObject **args, Py_ssize_t count)` of `code` as a function of Python."""
+    definition = _MethodDef(symbol.encode(), code.address(symbol), _FASTCALL, None)
     _for_ever.append((code, definition))
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)

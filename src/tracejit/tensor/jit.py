@@ -15,7 +15,7 @@ from tracejit.tensor.autograd import no_grad
 from tracejit.tensor.domain import CompiledNode, record_backward, tape_position
 from tracejit.tensor.random import default_generator
 from tracejit.tensor.tensor import Device, Tensor, apply, current_grad_fn, needs_grad, wrap
-from tracejit.trace.domain import Array, Domain
+from tracejit.trace.domain import Anatomy, Array, Domain
 
 __all__ = ["DOMAIN", "assume_constant", "callback", "compile", "disable", "eager", "pure"]
 
@@ -32,6 +32,15 @@ def _facts(t: Tensor) -> tuple[Any, ...]:
         t._parent is None,
         a.flags.writeable,
     )
+
+
+def _deciding(t: Tensor) -> tuple[str, ...] | None:
+    """The slots that decide `_facts`. Views, and what is on the tape, are asked: versions and the tape decide too."""
+    if t._parent is not None:
+        return None
+    if t._leaf_requires_grad:
+        return "_leaf_requires_grad", "_parent"
+    return ("_leaf_requires_grad", "_parent", "_grad_fn") if t._grad_fn is None else None
 
 
 def _wrap(array: Array, requires_grad: bool) -> Tensor:
@@ -76,6 +85,13 @@ DOMAIN = Domain(
     tape_position=tape_position,
     record_backward=record_backward,
     attach=CompiledNode,
+    anatomy=Anatomy(
+        slots={name: Tensor.__dict__[name] for name in Tensor.__slots__ if name != "__weakref__"},
+        array="_array",
+        grad="_grad",
+        hooks="_hooks",
+        facts=_deciding,
+    ),
 )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Array", "Domain", "is_library", "is_recorder"]
+__all__ = ["Anatomy", "Array", "Domain", "is_library", "is_recorder"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,6 +27,18 @@ def is_library(module: Any) -> bool:
 def is_recorder(module: Any) -> bool:
     """True for names of modules of the recorder itself."""
     return isinstance(module, str) and module.startswith("tracejit.trace.") and not is_library(module)
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """Which slots of a tensor hold what: lets guards compare memory instead of asking."""
+
+    slots: Mapping[str, Any]  # name -> descriptor
+    array: str
+    grad: str
+    hooks: str  # None in it: there are none
+    facts: Callable[[Any], tuple[str, ...] | None]  # slots that hold None, True or False and, with the class and the
+    # array's dtype, shape, strides and writeable flag, decide `Domain.facts`; None where more does
 
 
 @dataclass(frozen=True)
@@ -51,3 +63,4 @@ class Domain:
     tape_position: Callable[[], int]
     record_backward: Callable[[Any, Sequence[Any], int], Any]  # (builder, outputs, tape start): see tensor/domain.py
     attach: Callable[..., Any]  # (sources, outputs, saved, run, replay, guards): one tape entry for a compiled call
+    anatomy: Anatomy | None = None  # None: tensors are asked, not read

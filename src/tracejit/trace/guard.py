@@ -1,7 +1,14 @@
-"""Cells -> one straight-line Python function that says whether the world is as it was when the trace was recorded.
+"""Cells -> a checker that says whether the world is as it was when the trace was recorded.
 
-The function is generated text with names of our own only (o0, v1, ...); what it compares with arrives as its globals.
-It returns -1, or the number of the first cell that differs; `reason` puts that cell into words.
+What a cell means is a condition in Python: generated text with names of our own only (o0, v1, ...), what it compares
+with arrives as its globals. A checker returns -1, or the number of the first cell that differs; `reason` puts that into
+words. Running that text is exact and slow (0.3 us a cell), so once it has said yes, words of memory stand for it
+(runtime/guards.py): while none of them has moved, the answer is still yes. A word that has moved is no miss yet: the
+cells behind it are asked in Python, and where they hold the words are read anew. Words that move all the time, and
+facts that no word tells, stay with Python.
+
+No address is followed unless what lies there is alive: owners are held, or begin with a row that reads the weak
+reference to them; everything further is reached through pointers of theirs that earlier rows compared or loaded.
 
 Lifetime: what can be weakly referenced is, and the trace dies with it (so an id in a guard is never reused while the
 guard is alive); what cannot be (dicts, lists, numbers, text) is held. Numbers and text are compared by type and bits,
@@ -14,10 +21,14 @@ import abc
 import struct
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from tracejit.trace.domain import Domain
+import numpy as np
+
+from tracejit.runtime import guards
+from tracejit.runtime.guards import DROP, Chunk, Table
+from tracejit.trace.domain import Anatomy, Domain
 from tracejit.trace.recorder import ABSENT, IMMUTABLE, Cell, describe, stamp_of
 
 __all__ = ["Guard", "build", "same_value"]
@@ -27,6 +38,8 @@ _CHEAPEST_FIRST = (
     "ivar item closure grad hooks tensor list dict ivars set member type fattr function class mro abc stamp"
 )
 _ORDER: list[str] = [*_CHEAPEST_FIRST.split()]
+_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes whose contents can change
+_MOVES = 8  # times that words may move for nothing before their cells are left to Python
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +66,9 @@ class Row:
 class Guard:
     """A checker of some cells."""
 
-    check: Callable[[], int]  # -1, or the index of the first row that differs
+    check: Callable[[], int]  # -1, or the index of a row that differs: as `python`, only faster
+    python: Callable[[], int]
     rows: tuple[Row, ...]
-    text: str
     held: tuple[Any, ...]  # weak references whose death ends the trace, or the objects themselves
 
     def reason(self, index: int) -> str:
@@ -107,11 +120,22 @@ def _same_items(a: Any, b: Any) -> bool:
     return len(a) == len(b) and all(_matches(k, m) and _matches(v, n) for (k, v), (m, n) in zip(a, b))
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One cell in the generated text: the locals it uses, and the condition that it differs."""
+
+    locals: tuple[str, ...]
+    differs: str
+
+
 class _Text:
-    """The function being generated."""
+    """The text being generated, and what its names stand for."""
 
     def __init__(self, domain: Domain, on_death: Callable[[Any], None]) -> None:
-        self.lines: list[str] = []
+        self.pieces: list[Piece] = []
+        self.used: list[str] = []  # locals of the piece being written
+        self.locals: dict[str, list[str]] = {}  # the lines that set a local; they leave with @
+        self.functions: dict[tuple[int, ...], Callable[[], int]] = {}
         self.names: dict[str, Any] = {
             "A": ABSENT,
             "same": same_value,
@@ -158,18 +182,53 @@ class _Text:
         _, weak = self.ref(x)
         return Same(id(x)) if weak else x
 
-    def owner(self, x: Any, k: int) -> str:
-        """A local that holds x, or code that leaves with k where x is gone."""
-        if id(x) in self.loaded:
-            return self.loaded[id(x)]
-        name, weak = self.ref(x)
-        if weak:
-            local = f"o{len(self.loaded)}"
-            self.lines += [f"{local} = {name}()", f"if {local} is None: return {k}"]
-        else:
-            local = name
-        self.loaded[id(x)] = local
+    def owner(self, x: Any) -> str:
+        """A local that holds x, set by code that leaves where x is gone."""
+        local = self.loaded.get(id(x))
+        if local is None:
+            name, weak = self.ref(x)
+            local = self.loaded[id(x)] = f"o{len(self.loaded)}" if weak else name
+            if weak:
+                self.locals[local] = [f"{local} = {name}()", f"if {local} is None: return @"]
+        if local in self.locals:
+            self.used.append(local)
         return local
+
+    def space(self, x: Any, owner: str) -> str:
+        """A local that holds x.__dict__."""
+        local = self.spaces.get(id(x))
+        if local is None:
+            local = self.spaces[id(x)] = f"d{len(self.spaces)}"
+            self.locals[local] = [f"{local} = {owner}.__dict__"]
+        self.used.append(local)
+        return local
+
+    def add(self, c: Cell) -> None:
+        """Write the piece of a cell."""
+        self.used = []
+        owner = "" if c.kind == "abc" else self.owner(c.owner)
+        differs = _DIFFERS[c.kind](self, owner, c)
+        self.pieces.append(Piece(tuple(self.used), differs))
+
+    def source(self, cells: Iterable[int]) -> str:
+        """The text of a function that checks some cells."""
+        lines, done = ["def check():"], set[str]()
+        for k in cells:
+            for local in self.pieces[k].locals:
+                if local not in done:
+                    done.add(local)
+                    lines += [line.replace("@", str(k)) for line in self.locals[local]]
+            lines.append(f"if {self.pieces[k].differs}: return {k}")
+        return "\n    ".join([*lines, "return -1\n"])
+
+    def function(self, cells: tuple[int, ...]) -> Callable[[], int]:
+        """A function that checks some cells."""
+        found = self.functions.get(cells)
+        if found is None:
+            space = dict(self.names)
+            exec(compile(self.source(cells), "<tracejit guard>", "exec"), space)
+            found = self.functions[cells] = space["check"]
+        return found
 
     def differs(self, expression: str, expected: Any) -> str:
         """A condition that holds where the expression is not `expected`."""
@@ -188,25 +247,326 @@ def build(cells: Iterable[Cell], domain: Domain, on_death: Callable[[Any], None]
     """The checker of `cells`; `on_death` is called when something they are about dies."""
     ordered = tuple(sorted(cells, key=lambda c: _ORDER.index(c.kind)))
     text = _Text(domain, on_death)
-    for k, c in enumerate(ordered):
-        owner = "" if c.kind == "abc" else text.owner(c.owner, k)
-        text.lines.append(f"if {_DIFFERS[c.kind](text, owner, c)}: return {k}")
-    source = "\n    ".join(["def check():", *text.lines, "return -1\n"])
-    space: dict[str, Any] = dict(text.names)
-    exec(compile(source, "<tracejit guard>", "exec"), space)
+    for c in ordered:
+        text.add(c)
     rows = tuple(row_of(c, text) for c in ordered)
-    return Guard(space["check"], rows, source, tuple(r[0] for r in text.refs.values()))
+    everything = tuple(range(len(ordered)))
+    python = text.function(everything)
+    walk = guards.first_difference() if guards.layout().type is not None else None
+    check = python if walk is None else Checker(text, python, walk, groups_of(ordered, text, domain)).check
+    return Guard(check, python, rows, tuple(r[0] for r in text.refs.values()))
+
+
+# -- words of memory that stand for cells
+
+# (owner, what to keep alive) -> chunks of rows that are true now, and are not once the cell differs from what it is now
+Reader = Callable[[Any, list[Any]], Sequence[Chunk] | None]
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """The cells of one owner: their words are read, compared and given up together."""
+
+    cells: tuple[int, ...]
+    owner: Any  # the object, or a weak reference to it
+    weak: bool
+    readers: tuple[Reader | None, ...]  # for each cell; None where only Python can tell
+    moves: int = 0
+    chunks: tuple[Chunk, ...] = ()
+    left: tuple[int, ...] = ()  # the cells that Python must check
+    kept: tuple[Any, ...] = ()  # objects whose addresses are in the chunks
+
+    def read(self) -> tuple[tuple[Chunk, ...], tuple[int, ...], tuple[Any, ...]]:
+        """(chunks, left, kept) for the world as it is."""
+        owner = self.owner() if self.weak else self.owner
+        if owner is None or self.moves > _MOVES:
+            return (), self.cells, ()
+        kept, left = list[Any](), list[int]()
+        chunks: dict[Chunk, None] = {}  # cells share words
+        for k, reader in zip(self.cells, self.readers):
+            found = None if reader is None else reader(owner, kept)
+            if found is None:
+                left.append(k)
+            else:
+                chunks |= dict.fromkeys(found)
+        if not chunks:
+            return (), self.cells, ()
+        referent = guards.layout().referent
+        if not self.weak:
+            return tuple(chunks), tuple(left), tuple(kept)
+        if referent is None:
+            return (), self.cells, ()
+        alive = guards.address(id(self.owner) + referent, id(owner))
+        return (alive, *chunks), tuple(left), tuple(kept)
+
+
+@dataclass(eq=False, slots=True)
+class Checker:
+    """A guard that asks Python only where words have moved."""
+
+    text: _Text
+    python: Callable[[], int]  # all cells
+    walk: Callable[[int, int], int]
+    groups: tuple[Group, ...]
+    laid: tuple[Table, Callable[[], int] | None] | None = field(default=None)  # the words, and the cells beside them
+
+    def check(self) -> int:
+        """-1, or the index of a cell that differs."""
+        if self.laid is None:
+            return self.begin()
+        table, rest = self.laid
+        at = self.walk(table.address, table.rows)
+        if at >= 0:
+            return self.moved(table, at)
+        return -1 if rest is None else rest()
+
+    def begin(self) -> int:
+        """Ask Python about everything; from its first yes on, words stand for it."""
+        if (row := self.python()) >= 0:
+            return row
+        found = [g.read() for g in self.groups]
+        if (row := self.python()) >= 0:  # again: what changed before the words were read shows now, later it moves them
+            return row
+        for g, (chunks, left, kept) in zip(self.groups, found):
+            g.chunks, g.left, g.kept = chunks, left, kept
+        self.lay()
+        return -1
+
+    def lay(self) -> None:
+        """Make the table anew from the groups."""
+        table = Table([g.chunks for g in self.groups], [g.kept for g in self.groups])
+        left = tuple(sorted(k for g in self.groups for k in g.left))
+        self.laid = table, self.text.function(left) if left else None
+
+    def moved(self, table: Table, at: int) -> int:
+        """`check`, given that row `at` of the table differs from memory."""
+        for _ in range(2 * len(self.groups)):
+            k = table.owner[at]
+            g = self.groups[k]
+            g.moves += 1
+            chunks, left, kept = g.read()
+            row = self.text.function(g.cells)()
+            if row >= 0:
+                g.moves -= 1
+                return row
+            same_left, g.chunks, g.left, before, g.kept = left == g.left, chunks, left, g.kept, kept
+            if not (same_left and table.replace(k, chunks, kept)):
+                self.lay()
+            del before  # its addresses were in the table until now
+            assert self.laid is not None
+            table, rest = self.laid
+            at = self.walk(table.address, table.rows)
+            if at < 0:
+                return -1 if rest is None else rest()
+        return self.python()  # the world moves faster than it can be read
+
+
+def groups_of(cells: Sequence[Cell], text: _Text, domain: Domain) -> tuple[Group, ...]:
+    """The cells by owner, in order."""
+    by_owner: dict[int, list[int]] = {}
+    for k, c in enumerate(cells):
+        by_owner.setdefault(id(c.owner), []).append(k)
+    groups: list[Group] = []
+    for members in by_owner.values():
+        owner = cells[members[0]].owner
+        name, weak = text.ref(owner)
+        readers = tuple(None if (r := _READER.get(cells[k].kind)) is None else r(cells[k], domain) for k in members)
+        groups.append(Group(tuple(members), text.names[name], weak, readers))
+    return tuple(groups)
+
+
+def _keep(x: Any, kept: list[Any]) -> int:
+    """The address of x. Numbers, text and tuples are kept, for they count by their bits: x need not be the object that
+    was recorded. All else counts by identity, so it is, and is watched or held already."""
+    if type(x) in IMMUTABLE or type(x) is tuple:
+        kept.append(x)
+    return id(x)
+
+
+def _namespace(c: Cell, domain: Domain) -> Reader:
+    return lambda o, kept: guards.namespace_chunks(o)
+
+
+def _dict(c: Cell, domain: Domain) -> Reader | None:
+    # Where a key is compared by code of its own, the entry may change though nothing is written.
+    if c.kind == "item" and type(c.key) not in IMMUTABLE and type(c.key).__hash__ is not object.__hash__:
+        return None
+    return lambda o, kept: None if (chunk := guards.dict_chunk(o)) is None else (chunk,)
+
+
+def _class(c: Cell, domain: Domain) -> Reader:
+    return lambda o, kept: guards.class_chunks(o)
+
+
+def _mro(c: Cell, domain: Domain) -> Reader:
+    return lambda o, kept: None if (chunk := guards.mro_chunk(o)) is None else (chunk,)
+
+
+def _stamp(c: Cell, domain: Domain) -> Reader:
+    def read(o: type, kept: list[Any]) -> Sequence[Chunk] | None:
+        meta: type = type(o)
+        kept += [o.__mro__, meta.__mro__]  # as the cell's value does
+        found = [_class_of(o), guards.mro_chunk(o), guards.mro_chunk(meta)]
+        for t in (*o.__mro__, *meta.__mro__):
+            if t.__flags__ & _HEAP:
+                found += guards.class_chunks(t) or [None]
+        return _all(found)
+
+    return read
+
+
+def _type(c: Cell, domain: Domain) -> Reader:
+    return lambda o, kept: _all([_class_of(o)])
+
+
+def _class_of(o: Any) -> Chunk | None:
+    at = guards.layout().type
+    return None if at is None else guards.address(id(o) + at, id(type(o)))
+
+
+def _all(chunks: Sequence[Chunk | None]) -> Sequence[Chunk] | None:
+    found = [c for c in chunks if c is not None]
+    return found if len(found) == len(chunks) else None
+
+
+def _closure(c: Cell, domain: Domain) -> Reader | None:
+    at = guards.layout().cell
+    if at is None:
+        return None
+
+    def read(o: Any, kept: list[Any]) -> Sequence[Chunk]:
+        x = contents(o)
+        return [guards.address(id(o) + at, 0 if x is ABSENT else _keep(x, kept))]
+
+    return read
+
+
+def _member(c: Cell, domain: Domain) -> Reader | None:
+    at, name = guards.slot_offset(c.key), c.key.__name__  # not the descriptor: it would keep its class
+    if at is None:
+        return None
+
+    def read(o: Any, kept: list[Any]) -> Sequence[Chunk] | None:
+        x = getattr(o, name, ABSENT)
+        expected = 0 if x is ABSENT else _keep(x, kept)
+        return [guards.address(id(o) + at, expected)] if guards.word(id(o) + at) == expected else None
+
+    return read
+
+
+def _list(c: Cell, domain: Domain) -> Reader:
+    def read(o: Any, kept: list[Any]) -> Sequence[Chunk] | None:
+        found = list(o)
+        for v in found:
+            _keep(v, kept)
+        return _all([guards.entries(o, found)])
+
+    return read
+
+
+def _function_words(c: Cell, domain: Domain) -> Reader | None:
+    at = guards.layout()
+    code, defaults, keywords = at.code, at.defaults, at.keyword_defaults
+    if code is None or defaults is None or keywords is None:
+        return None
+
+    def read(o: Any, kept: list[Any]) -> Sequence[Chunk] | None:
+        extra = o.__kwdefaults__
+        return _all(
+            [
+                guards.address(id(o) + code, id(o.__code__)),  # it and the defaults are held: they count by identity
+                guards.address(id(o) + defaults, 0 if o.__defaults__ is None else id(o.__defaults__)),
+                guards.address(id(o) + keywords, 0 if extra is None else id(extra)),
+                *([] if extra is None else [guards.dict_chunk(extra)]),
+            ]
+        )
+
+    return read
+
+
+def _facts(t: Any, base: int, at: int, spare: int, a: Anatomy, kept: list[Any]) -> list[guards.Row] | None:
+    """Rows that hold while a tensor with t's facts lies at r[base] + at; they use the registers 1 and 2."""
+    names, layout = a.facts(t), guards.layout()
+    array: Any = getattr(t, a.array)
+    if names is None or not layout.array or layout.type is None or type(array) is not np.ndarray:
+        return None
+    rows: list[guards.Row] = [(base, DROP, at + layout.type, guards.ALL, id(type(t)))]
+    for name in names:
+        offset, x = guards.slot_offset(a.slots[name]), getattr(t, name)
+        if offset is None or not (x is None or x is True or x is False):
+            return None
+        rows.append((base, DROP, at + offset, guards.ALL, id(x)))
+    offset = guards.slot_offset(a.slots[a.array])
+    if offset is None:
+        return None
+    kept.append(array.dtype)
+    into = 2 if base == 1 else 1
+    return [*rows, (base, into, at + offset, 0, 0), *guards.array_rows(array, into, spare)]
+
+
+def _tensor(c: Cell, domain: Domain) -> Reader | None:
+    a = domain.anatomy
+    if a is None:
+        return None
+
+    def read(o: Any, kept: list[Any]) -> Sequence[Chunk] | None:
+        rows = _facts(o, 0, id(o), 2, a, kept)
+        return None if rows is None else [tuple(rows)]
+
+    return read
+
+
+def _grad_words(c: Cell, domain: Domain) -> Reader | None:
+    a = domain.anatomy
+    at = None if a is None else guards.slot_offset(a.slots[a.grad])
+    if a is None or at is None:
+        return None
+
+    def read(o: Any, kept: list[Any]) -> Sequence[Chunk] | None:
+        g: Any = getattr(o, a.grad)
+        if g is None:
+            return [guards.address(id(o) + at, id(None))]
+        if not isinstance(g, domain.tensor):
+            return None
+        rows = _facts(g, 1, 0, 1, a, kept)  # the gradient is another tensor in every call: follow the slot
+        return None if rows is None else [((0, 1, id(o) + at, 0, 0), *rows)]
+
+    return read
+
+
+def _hooks(c: Cell, domain: Domain) -> Reader | None:
+    a = domain.anatomy
+    at = None if a is None else guards.slot_offset(a.slots[a.hooks])
+    if a is None or at is None:
+        return None
+    return lambda o, kept: [guards.address(id(o) + at, id(None))] if getattr(o, a.hooks) is None else None
+
+
+# Sets, attributes of functions and ABC registrations have no entry: Python looks at them.
+_READER: dict[str, Callable[[Cell, Domain], Reader | None]] = {
+    "ivar": _namespace,
+    "ivars": _namespace,
+    "item": _dict,
+    "dict": _dict,
+    "class": _class,
+    "mro": _mro,
+    "stamp": _stamp,
+    "type": _type,
+    "closure": _closure,
+    "member": _member,
+    "list": _list,
+    "function": _function_words,
+    "tensor": _tensor,
+    "grad": _grad_words,
+    "hooks": _hooks,
+}
 
 
 # -- for each kind of cell, the condition that it differs, given the code for its owner
 
 
 def _ivar(text: _Text, o: str, c: Cell) -> str:
-    space = text.spaces.get(id(c.owner))
-    if space is None:
-        space = text.spaces[id(c.owner)] = f"d{len(text.spaces)}"
-        text.lines.append(f"{space} = {o}.__dict__")
-    return text.differs(f"get({space}, {c.key!r}, A)", c.value)
+    return text.differs(f"get({text.space(c.owner, o)}, {c.key!r}, A)", c.value)
 
 
 def _elements(text: _Text, o: str, c: Cell) -> str:

@@ -1,0 +1,597 @@
+"""Facts as words of memory: a table of loads and compares that one native call walks in a nanosecond per row.
+
+    row   (base, dest, offset, mask, expected):  r[dest] = load(r[base] + offset);  r[dest] & mask == expected ?
+
+r[0] is 0, so a row on it holds an absolute address; a row may keep what it loaded in r[1] or r[2], and later rows start
+from there. The walk ends at the first row that differs, so a chain only follows pointers that earlier rows proved.
+
+Which word says what is found out by trying (`layout`), never by version number: objects are changed in every way there
+is and the words that should move must move. What did not pass is None there, and its facts are left to Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import platform
+import sysconfig
+import types
+import weakref
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from tracejit.errors import BackendError
+from tracejit.runtime import engine
+from tracejit.runtime.entry import builtin
+
+__all__ = ["ALL", "Chunk", "Layout", "Table", "address", "entries", "first_difference", "layout", "slot_offset", "word"]
+
+Row = tuple[int, int, int, int, int]
+Chunk = tuple[Row, ...]  # rows that stand or fall together: one reads what another loaded
+
+ALL: Final = (1 << 64) - 1
+DROP: Final = 3  # the register nobody reads
+_HEADER: Final = object.__basicsize__
+_CLASS_SIZE: Final[int] = type.__dict__["__basicsize__"].__get__(type)  # pyright takes it for the property
+_WRITEABLE: Final = 0x400  # NPY_ARRAY_WRITEABLE
+_INT: Final = (1 << 32) - 1
+
+# int guard(int table, int rows): the first row that differs, or -1. A pointer into the first page is no pointer.
+_TEXT: Final = """
+declare ptr @PyLong_AsVoidPtr(ptr)
+declare ptr @PyLong_FromLongLong(i64)
+
+define ptr @tj_guard(ptr %self, ptr %args, i64 %count) nounwind {
+entry:
+  %r = alloca [4 x i64], align 16
+  store [4 x i64] zeroinitializer, ptr %r
+  %table.o = load ptr, ptr %args
+  %table = call ptr @PyLong_AsVoidPtr(ptr %table.o)
+  %rows.p = getelementptr ptr, ptr %args, i64 1
+  %rows.o = load ptr, ptr %rows.p
+  %rows.v = call ptr @PyLong_AsVoidPtr(ptr %rows.o)
+  %rows = ptrtoint ptr %rows.v to i64
+  br label %next
+next:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %compare ]
+  %more = icmp ult i64 %i, %rows
+  br i1 %more, label %row, label %end
+row:
+  %row.p = getelementptr [5 x i64], ptr %table, i64 %i
+  %base.i = load i64, ptr %row.p
+  %dest.p = getelementptr i64, ptr %row.p, i64 1
+  %dest.i = load i64, ptr %dest.p
+  %offset.p = getelementptr i64, ptr %row.p, i64 2
+  %offset = load i64, ptr %offset.p
+  %mask.p = getelementptr i64, ptr %row.p, i64 3
+  %mask = load i64, ptr %mask.p
+  %expected.p = getelementptr i64, ptr %row.p, i64 4
+  %expected = load i64, ptr %expected.p
+  %base.p = getelementptr [4 x i64], ptr %r, i64 0, i64 %base.i
+  %base = load i64, ptr %base.p
+  %address = add i64 %base, %offset
+  %points = icmp ugt i64 %address, 4095
+  br i1 %points, label %compare, label %end
+compare:
+  %address.p = inttoptr i64 %address to ptr
+  %word = load i64, ptr %address.p
+  %into.p = getelementptr [4 x i64], ptr %r, i64 0, i64 %dest.i
+  store i64 %word, ptr %into.p
+  %masked = and i64 %word, %mask
+  %same = icmp eq i64 %masked, %expected
+  %i.next = add i64 %i, 1
+  br i1 %same, label %next, label %end
+end:
+  %result = phi i64 [ -1, %next ], [ %i, %row ], [ %i, %compare ]
+  %result.o = call ptr @PyLong_FromLongLong(i64 %result)
+  ret ptr %result.o
+}
+"""
+
+
+@cache
+def first_difference() -> Callable[[int, int], int] | None:
+    """`f(address, rows)`: the first row of a table that differs from memory, or -1. None where there is no such."""
+    try:
+        code = engine.compile(_TEXT)
+    except (BackendError, ImportError):
+        return None
+    return builtin(code, "tj_guard")
+
+
+class Table:
+    """Groups of chunks laid out for the native walk. `owner[row]` is the number of the group that a row came from."""
+
+    __slots__ = ("address", "kept", "owner", "rows", "starts", "words")
+
+    def __init__(self, groups: Sequence[Iterable[Chunk]], kept: Iterable[object] = ()) -> None:
+        self.words = array("Q")
+        self.starts: list[int] = [0]
+        self.kept = list(kept)  # for each group, what must live as long as its rows
+        owner: list[int] = []
+        for k, chunks in enumerate(groups):
+            part = _words(chunks)
+            self.words += part
+            owner += [k] * (len(part) // _WIDTH)
+            self.starts.append(len(self.words))
+        self.owner = tuple(owner)
+        self.rows = len(owner)
+        self.address = self.words.buffer_info()[0]
+
+    def replace(self, group: int, chunks: Iterable[Chunk], kept: object) -> bool:
+        """Lay the rows of one group anew, if there are as many as before."""
+        start, stop, part = self.starts[group], self.starts[group + 1], _words(chunks)
+        if len(part) != stop - start:
+            return False
+        self.words[start:stop] = part
+        self.kept[group] = kept
+        return True
+
+
+_WIDTH: Final = 5
+
+
+def _words(chunks: Iterable[Chunk]) -> array[int]:
+    return array("Q", [v & ALL for chunk in chunks for row in chunk for v in row])
+
+
+def word(at: int) -> int:
+    """The 8 bytes at an address."""
+    return ctypes.c_uint64.from_address(at).value
+
+
+def address(at: int, expected: int, mask: int = ALL) -> Chunk:
+    """One row: the word at `at` is `expected`."""
+    return ((0, DROP, at, mask, expected),)
+
+
+# -- which word of an object says what
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Byte offsets inside objects; None for what failed its test."""
+
+    type: int | None = None  # any object -> its class
+    referent: int | None = None  # weak reference -> the object, something else once it is dead
+    dict_version: int | None = None  # dict -> a number that no other state of any dict has
+    dict_values: int | None = None  # dict -> 0 unless its values lie in the object whose __dict__ it is ...
+    shared_versions: bool = False  # ... and then, whether the version still counts
+    managed: int | None = None  # object -> its __dict__, for classes that hide it before the object
+    class_dict: int | None = None  # class -> the dict behind its __dict__
+    mro: int | None = None  # class -> its __mro__
+    cell: int | None = None  # closure cell -> contents
+    list: tuple[int, int] | None = None  # list -> number of elements, pointer to them
+    code: int | None = None  # function -> __code__, __defaults__, __kwdefaults__
+    defaults: int | None = None
+    keyword_defaults: int | None = None
+    slots: bool = False  # `slot_offset` can be asked
+    array: bool = False  # `array_chunk` can be asked
+
+
+@cache
+def layout() -> Layout:
+    """What this interpreter allows to be checked natively."""
+    if platform.python_implementation() != "CPython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return Layout()
+    if ctypes.sizeof(ctypes.c_void_p) != 8 or word(id(1.5) + _HEADER - 8) != id(float):
+        return Layout()
+    version = _dict_version()
+    values = None if version is None else _dict_values()
+    managed = _managed()
+    types_at = _HEADER - 8
+    if not _sees_class(types_at):
+        return Layout()
+    of_class = _class_dict(version)
+    code, defaults, keyword_defaults = _function()
+    return Layout(
+        type=types_at,
+        referent=_referent(),
+        dict_version=None if values is None else version,
+        dict_values=values,
+        shared_versions=version is not None and managed is not None and _instance_writes_count(version),
+        managed=managed,
+        class_dict=of_class,
+        mro=_mro(),
+        cell=_cell(),
+        list=_list(),
+        code=code,
+        defaults=defaults,
+        keyword_defaults=keyword_defaults,
+        slots=_slots_pass(),
+        array=_arrays_pass(),
+    )
+
+
+def _offset_of(x: Any, target: Any, size: int) -> int | None:
+    """Where in the `size` bytes of x a pointer to `target` is, if in one place only."""
+    found = [at for at in range(_HEADER, size - 7, 8) if word(id(x) + at) == id(target)]
+    return found[0] if len(found) == 1 else None
+
+
+def _sees_class(at: int) -> bool:
+    class A:
+        pass
+
+    class B:
+        pass
+
+    x = A()
+    before = word(id(x) + at) == id(A)
+    x.__class__ = B  # type: ignore[assignment]
+    return before and word(id(x) + at) == id(B)
+
+
+def _referent() -> int | None:
+    class A:
+        pass
+
+    x = A()
+    ref = weakref.ref(x, lambda _: None)
+    at = _offset_of(ref, x, weakref.ref.__basicsize__)
+    address = id(x)
+    del x
+    return at if at is not None and ref() is None and word(id(ref) + at) != address else None
+
+
+def _dict_version() -> int | None:
+    """The word of a dict that every write moves, to a value never seen before."""
+    for at in range(_HEADER, dict.__basicsize__ - 7, 8):
+        if _every_write_moves(at):
+            return at
+    return None
+
+
+def _every_write_moves(at: int) -> bool:
+    seen: set[int] = set()
+    space: dict[Any, Any] = {"a": 0, "b": object()}
+    exec("def store(v):\n global a\n a = v", space)
+    store: Callable[[Any], None] = space["store"]
+
+    def item(v: Any) -> None:
+        space["b"] = v
+
+    def moved(d: dict[Any, Any]) -> bool:
+        now = word(id(d) + at)
+        new = now not in seen
+        seen.add(now)
+        return new
+
+    if not moved(space) or not moved({}) or not moved({"a": 1}):
+        return False
+    for n in range(300):  # often enough for specialised instructions to take over
+        store(n + 1000)
+        if not moved(space):
+            return False
+        item((n,))
+        if not moved(space):
+            return False
+    d: dict[Any, Any] = {}
+    writes: tuple[Callable[[], Any], ...] = (
+        lambda: d.update(a=5),
+        lambda: d.__setitem__("a", 6),
+        lambda: d.__delitem__("a"),
+        lambda: d.setdefault("q", 1),
+        lambda: d.pop("q"),
+        lambda: d.update({"k": 1, "l": 2}),
+        lambda: d.popitem(),
+        lambda: d.__ior__({"z": 3}),
+        d.clear,
+        lambda: d.update({n: n for n in range(40)}),
+        lambda: ctypes.pythonapi.PyDict_SetItem(ctypes.py_object(d), ctypes.py_object(0), ctypes.py_object("x")),
+    )
+    for write in writes:
+        write()
+        if not moved(d):
+            return False
+    still = word(id(d) + at)
+    _ = d.get(3), list(d), d == dict(d), len(d), 3 in d
+    return still == word(id(d) + at)
+
+
+class _Sample:
+    """Ordinary attributes."""
+
+    def __init__(self) -> None:
+        self.a: Any = 0
+        self.b: Any = 1
+
+
+def _dict_values() -> int | None:
+    """The word of a dict that is 0 unless its values are shared with an object."""
+    samples = [_Sample() for _ in range(3)]
+    shared = samples[1].__dict__
+    plain: list[dict[Any, Any]] = [{}, {"a": 1}, {n: n for n in range(20)}, globals()]
+    for at in range(dict.__basicsize__ - 8, _HEADER - 1, -8):
+        if all(word(id(d) + at) == 0 for d in plain):
+            return at if word(id(shared) + at) != 0 else None
+    return None
+
+
+def _managed() -> int | None:
+    """Where before an object of an ordinary class its __dict__ is."""
+    x = _Sample()
+    space = x.__dict__
+    for at in (-8, -16, -24, -32):
+        if word(id(x) + at) == id(space):
+            x.__dict__ = other = dict(space)
+            return at if word(id(x) + at) == id(other) else None
+    return None
+
+
+def _instance_writes_count(at: int) -> bool:
+    """Whether the version of a __dict__ moves when attributes are stored, by whatever instruction."""
+
+    def store(x: Any, v: Any) -> None:
+        x.a = v
+
+    def store_again(x: Any, v: Any) -> None:
+        x.b = v
+
+    for n in range(300):
+        store(_Sample(), n)  # specialises on objects whose __dict__ nobody asked for
+    x = _Sample()
+    space = x.__dict__
+    version = word(id(space) + at)
+
+    def moved() -> bool:
+        nonlocal version
+        before, version = version, word(id(space) + at)
+        return before != version
+
+    for n in range(300):
+        store(x, n + 1000)
+        if not moved():
+            return False
+    others = [_Sample() for _ in range(20)]
+    spaces = [o.__dict__ for o in others]
+    for n in range(30):
+        for o, s in zip(others, spaces):
+            before = word(id(s) + at)
+            store_again(o, (n,))
+            if word(id(s) + at) == before:
+                return False
+    writes: tuple[Callable[[], Any], ...] = (
+        lambda: setattr(x, "a", object()),
+        lambda: object.__setattr__(x, "a", 3),
+        lambda: space.__setitem__("a", 9),
+        lambda: delattr(x, "b"),
+        lambda: setattr(x, "b", 1),
+        lambda: setattr(x, "new", 1),
+        lambda: x.__dict__.update(a=2),
+        lambda: delattr(x, "new"),
+    )
+    for write in writes:
+        write()
+        if not moved():
+            return False
+    return True
+
+
+def _class_dict(version: int | None) -> int | None:
+    """Where the dict of a class is, if its version moves with the class."""
+    if version is None:
+        return None
+
+    class A:
+        k = 1
+
+        def f(self) -> None: ...
+
+    found = gc.get_referents(A.__dict__)
+    if len(found) != 1 or type(found[0]) is not dict:
+        return None
+    space = found[0]
+    at = _offset_of(A, space, _CLASS_SIZE)
+    if at is None:
+        return None
+    seen = {word(id(space) + version)}
+    writes: list[Callable[[], Any]] = [
+        lambda: setattr(A, "k", 2),
+        lambda: setattr(A, "f", len),
+        lambda: delattr(A, "k"),
+        lambda: setattr(A, "__len__", len),
+        lambda: type.__setattr__(A, "k", 5),
+        lambda: setattr(A, "__doc__", "text"),
+    ]
+
+    def store(v: Any) -> None:
+        A.k = v
+
+    writes += [lambda n=n: store(n + 1000) for n in range(100)]
+    for write in writes:
+        write()
+        if (now := word(id(space) + version)) in seen:
+            return None
+        seen.add(now)
+    return at
+
+
+def _mro() -> int | None:
+    class P:
+        pass
+
+    class Q:
+        pass
+
+    class A(P):
+        pass
+
+    before = A.__mro__
+    at = _offset_of(A, before, _CLASS_SIZE)
+    A.__bases__ = (Q,)
+    return at if at is not None and word(id(A) + at) == id(A.__mro__) != id(before) else None
+
+
+def _cell() -> int | None:
+    mark, cell = object(), types.CellType()
+    empty = word(id(cell) + _HEADER)
+    cell.cell_contents = mark
+    return _HEADER if empty == 0 and word(id(cell) + _HEADER) == id(mark) else None
+
+
+def _list() -> tuple[int, int] | None:
+    marks: list[Any] = [object() for _ in range(5)]
+    size, items = _HEADER, _HEADER + 8
+
+    def read() -> bool:
+        return word(id(marks) + size) == len(marks) and all(
+            word(word(id(marks) + items) + 8 * i) == id(m) for i, m in enumerate(marks)
+        )
+
+    passed = read()
+    marks.pop(0)
+    passed = passed and read()
+    marks += range(1000)
+    return (size, items) if passed and read() else None
+
+
+def _function() -> tuple[int | None, int | None, int | None]:
+    def f(a: int = 1, *, b: int = 2) -> None: ...
+
+    size = types.FunctionType.__basicsize__
+    found = [_offset_of(f, x, size) for x in (f.__code__, f.__defaults__, f.__kwdefaults__)]
+    if None in found:
+        return None, None, None
+    code, defaults, keywords = (at or 0 for at in found)
+    f.__defaults__, f.__kwdefaults__ = (2,), None
+    if word(id(f) + defaults) != id(f.__defaults__) or word(id(f) + keywords) != 0:
+        return None, None, None
+    f.__code__, f.__defaults__ = (lambda: None).__code__, None
+    return (
+        (code, defaults, keywords)
+        if word(id(f) + code) == id(f.__code__) and word(id(f) + defaults) == 0
+        else (None, None, None)
+    )
+
+
+_MEMBER: Final = types.MemberDescriptorType.__basicsize__ - 8  # the last word: a PyMemberDef
+
+
+class _Slotted:
+    __slots__ = ("a", "b")
+    a: Any
+    b: Any
+
+
+def _member(descriptor: Any) -> tuple[int, int]:
+    """(kind, offset) of a member: struct { char *name; int kind; ssize_t offset; ... }"""
+    member = word(id(descriptor) + _MEMBER)
+    return word(member + 8) & _INT, word(member + 16)
+
+
+@cache
+def _slots_pass() -> bool:
+    x, marks = _Slotted(), (object(), object())
+    empty = all(word(id(x) + at) == 0 for at in range(_HEADER, _Slotted.__basicsize__ - 7, 8))
+    x.a, x.b = marks
+    offsets = [_offset_of(x, m, _Slotted.__basicsize__) for m in marks]
+    names = [ctypes.string_at(word(word(id(d) + _MEMBER))) for d in (_Slotted.a, _Slotted.b)]
+    return empty and names == [b"a", b"b"] and offsets == [_member(d)[1] for d in (_Slotted.a, _Slotted.b)]
+
+
+@cache
+def slot_offset(descriptor: Any) -> int | None:
+    """Where in an object the slot is that `descriptor` (from `__slots__`) reads; 0 there means it is empty."""
+    if not _slots_pass() or type(descriptor) is not types.MemberDescriptorType:
+        return None
+    kind, at = _member(descriptor)
+    return at if kind == _member(_Slotted.__dict__["a"])[0] else None
+
+
+# PyArrayObject: data, int nd, dimensions, strides, base, descr, int flags
+_ND, _DIMS, _STRIDES, _DESCR, _FLAGS = (_HEADER + at for at in (8, 16, 24, 40, 48))
+
+
+def _arrays_pass() -> bool:
+    wide = np.zeros((3, 4, 5), np.float32)
+    frozen = np.zeros(7, np.int64)
+    frozen.flags.writeable = False
+    return all(_reads(a) for a in (wide, wide.T, wide[1:, ::2], frozen, np.zeros(()), np.zeros((0, 2)), wide[0, 0]))
+
+
+def _reads(a: np.ndarray[Any, Any]) -> bool:
+    at, n = id(a), a.ndim
+    return (
+        word(at + _ND) & _INT == n
+        and word(at + _DESCR) == id(a.dtype)
+        and bool(word(at + _FLAGS) & _WRITEABLE) == a.flags.writeable
+        and tuple(word(word(at + _DIMS) + 8 * i) for i in range(n)) == a.shape
+        and tuple(ctypes.c_int64(word(word(at + _STRIDES) + 8 * i)).value for i in range(n)) == a.strides
+    )
+
+
+def array_rows(a: np.ndarray[Any, Any], base: int, scratch: int) -> Chunk:
+    """Rows on register `base`, a pointer to some object: it is an ndarray of a's dtype, shape, strides, writeable
+    flag. They use register `scratch`. Keep a.dtype alive."""
+    extents = tuple((scratch, DROP, 8 * i, ALL, n) for i, n in enumerate(a.shape))
+    steps = tuple((scratch, DROP, 8 * i, ALL, n & ALL) for i, n in enumerate(a.strides))
+    return (
+        (base, DROP, _HEADER - 8, ALL, id(np.ndarray)),
+        (base, DROP, _ND, _INT, a.ndim),
+        (base, DROP, _DESCR, ALL, id(a.dtype)),
+        (base, DROP, _FLAGS, _WRITEABLE, _WRITEABLE if a.flags.writeable else 0),
+        *(((base, scratch, _DIMS, 0, 0), *extents, (base, scratch, _STRIDES, 0, 0), *steps) if a.ndim else ()),
+    )
+
+
+# -- what to compare so that a fact holds; None where only Python can tell. Each is read from the object as it is now.
+
+
+def dict_chunk(d: Any) -> Chunk | None:
+    """Nothing in dict d has been written since."""
+    at = layout()
+    if type(d) is not dict or at.dict_version is None or at.dict_values is None:
+        return None
+    if not at.shared_versions and word(id(d) + at.dict_values) != 0:
+        return None
+    return address(id(d) + at.dict_version, word(id(d) + at.dict_version))
+
+
+def namespace_chunks(x: Any) -> tuple[Chunk, ...] | None:
+    """Neither x.__dict__ nor anything in it has been written since."""
+    at, t = layout(), type(x)
+    offset = at.managed if t.__flags__ & _MANAGED_DICT else t.__dictoffset__ if t.__dictoffset__ > 0 else None
+    if offset is None:
+        return None
+    space = x.__dict__
+    inside = dict_chunk(space)
+    if inside is None or word(id(x) + offset) != id(space):
+        return None
+    return address(id(x) + offset, id(space)), inside
+
+
+_MANAGED_DICT: Final = 1 << 4  # Py_TPFLAGS_MANAGED_DICT
+
+
+def class_chunks(t: type) -> tuple[Chunk, ...] | None:
+    """Nothing in the __dict__ of class t itself has been written since."""
+    at = layout()
+    if at.class_dict is None:
+        return None
+    space = gc.get_referents(t.__dict__)[0]
+    inside = dict_chunk(space)
+    if inside is None or word(id(t) + at.class_dict) != id(space):
+        return None
+    return address(id(t) + at.class_dict, id(space)), inside
+
+
+def mro_chunk(t: type) -> Chunk | None:
+    """t.__mro__ is the tuple it is. Keep that alive."""
+    at = layout().mro
+    return None if at is None or word(id(t) + at) != id(t.__mro__) else address(id(t) + at, id(t.__mro__))
+
+
+def entries(x: list[Any], elements: list[Any]) -> Chunk | None:
+    """List x has these very elements. Keep them alive."""
+    at = layout().list
+    if at is None:
+        return None
+    size, items = at
+    rows = tuple((1, DROP, 8 * i, ALL, id(v)) for i, v in enumerate(elements))
+    return ((0, DROP, id(x) + size, ALL, len(rows)), *(((0, 1, id(x) + items, 0, 0), *rows) if rows else ()))
