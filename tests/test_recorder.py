@@ -375,11 +375,53 @@ def test_traces_are_bounded():
 
 
 def test_what_never_repeats_stops_being_recorded():
-    c = tj.compile(lambda x, k: x + k)
+    c = tj.compile(lambda x, k: x + float(f"{k}"))
     for k in range(400):
         c(tj.zeros(1), float(k))
     assert c.recordings < 60
     assert "too often" in c.explain()
+
+
+def test_a_number_that_changes_is_an_input():
+    c = tj.compile(lambda x, k: (x + k * 2, k))
+    for k in range(50):
+        y, n = c(tj.zeros(1), k)
+        assert (y.item(), n, type(n)) == (2 * k, k, int)
+    assert c.compiled_calls == 46
+    assert len(c.traces()) == 1
+
+
+def test_a_learning_rate_that_changes_is_an_input():
+    w = tj.nn.Parameter(tj.ones(2))
+    opt = tj.optim.AdamW([w], lr=0.1)
+    schedule = tj.optim.lr_scheduler.CosineAnnealingLR(opt, 30)
+
+    @tj.compile
+    def step():
+        opt.zero_grad()
+        (w * w).sum().backward()
+        opt.step()
+
+    for _ in range(30):
+        step()
+        schedule.step()
+    assert step.compiled_calls == 26
+    assert len(step.traces()) == 1
+
+
+def test_a_number_that_is_looked_at_stays_a_constant():
+    c = tj.compile(lambda x, k: x[k])
+    for k in (0, 1, 0, 1, 0, 1, 0, 1):
+        assert c(tj.tensor([0.0, 1.0]), k).item() == k
+    assert len(c.traces()) == 2
+
+
+def test_a_branch_on_a_number_guards_the_outcome_only():
+    c = tj.compile(lambda x, k: x + k if k > 10 else x - k)
+    for k in range(40):
+        assert c(tj.zeros(1), k).item() == (k if k > 10 else -k)
+    assert len(c.traces()) == 2
+    assert c.compiled_calls > 32
 
 
 def test_a_compiled_function_stands_in_for_the_function():

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import math
 import operator
 import types
 
@@ -3010,3 +3011,340 @@ def subclasses_of_builtins(T, jit, r):
     r(g(x))
     o.d["z"] = 1
     r(g(x))
+
+
+# ---------------------------------------------------------------- numbers that change become inputs
+
+
+def rates(T, jit, r, f, values, *args):
+    """f with one number after another, each three times: recorded, compared, compiled."""
+    f = jit(f)
+    for v in values:
+        for _ in range(3):
+            r(f(*args, v))
+
+
+NUMBERS = (0.1, 0.2, 0.3, 0.25, 0.0, -0.0, float("nan"), float("inf"), 1, True, False, 2, 3, -1, 1e300, 0.1, 2**60)
+
+
+@attack(compiles=True)
+def number_argument_changes(T, jit, r):
+    rates(T, jit, r, lambda x, v: (x * v, v, [v * 2, -v], type(v).__name__), NUMBERS, T.tensor([1.0, -2.0]))
+
+
+@attack(compiles=True)
+def number_argument_of_all_operators(T, jit, r):
+    def f(x, v):
+        y = x.clone()
+        y *= v
+        y += v
+        y -= v / 2 if v else v
+        z = x.clone().mul_(v).add_(v).sub_(v)
+        return x + v, v + x, x - v, v - x, x * v, v * x, x / (v + 5), (v + 1) / x, x**v, x == v, x != v, x < v, v >= x, y, z
+
+    rates(T, jit, r, f, (0.1, 0.2, 1.5, 3, 2, 1, -0.0, 0.0), T.tensor([1.0, 2.0]))
+
+
+@attack(compiles=True)
+def number_argument_beside_integers(T, jit, r):
+    def f(x, u, b, v):
+        return x + v, x * v, u + v, v * u, b + v, b * v, (x + v).dtype == x.dtype, x / (v + 1), x > v
+
+    x, u, b = T.tensor([1, 2]), T.tensor([200, 7], dtype=T.uint8), T.tensor([True, False])
+    rates(T, jit, r, f, (1, 2, 3, 4, 5, 1.5, 2.5, 3.5, 2**40, 3), x, u, b)
+
+
+@attack(compiles=True)
+def number_argument_looked_at(T, jit, r):
+    def branch(x, v):
+        if v > 2:
+            return x * v
+        if v:
+            return x + v
+        return x - 1, v
+
+    x = T.tensor([1.0, 2.0])
+    rates(T, jit, r, branch, (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 0.0, -0.0, float("nan"), 1, 2, 3, 4, 0, 1.5), x)
+
+
+@attack()
+def number_argument_in_structure(T, jit, r):
+    def f(x, v):
+        return (
+            x[v], x[:v], x[v:], T.zeros(v, 2), x.reshape(v + 1, -1).shape, [x * i for i in range(v)], (x,) * v,
+            {1: "one"}.get(v, "other"), f"{v}", "%d" % v, str(v), {v: x}, [10, 20, 30][v], "abc"[v:], v in (1, 2),
+        )  # fmt: skip
+
+    rates(T, jit, r, f, (0, 1, 0, 1, 2, 0, 1), T.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]))
+
+
+@attack()
+def number_argument_in_lists_and_slices(T, jit, r):
+    def f(x, v):
+        s = slice(0, v)
+        shape = [v, 2]
+        return T.ones(*shape), T.tensor([v, 1.0]), x[s], x[[0, v]], T.full((2,), v), x.sum(dim=[v - 1]), x.clamp(min=v)
+
+    rates(T, jit, r, f, (1, 1, 1), T.tensor([1.0, 2.0, 3.0]))
+    rates(T, jit, r, lambda x, v: (T.full((2,), v), T.tensor([v, 2.0]), x.clamp(max=v)), (1.0, 2.0, 2.5), T.ones(3))
+
+
+@attack(compiles=True)
+def numbers_in_functions(T, jit, r):
+    def f(x, v):
+        a = math.sqrt(abs(v)) + min(v, 1.5) - max(v, 0.5, 1)
+        return x * a, round(v), int(v), float(v), v // 2 if v else None, divmod(v, 3), sum([v, 1, a]), sorted([v, 1.0, a])
+
+    rates(T, jit, r, f, (0.5, 0.7, 1.2, 2.5, 3, 4, -1.0, 2, 1), T.ones(2))
+    rates(T, jit, r, lambda x, v: x * math.cos(v * 3.0) ** 2, (0.5, 0.7, 1.2, 2.5, 3, 4, -1.0), T.ones(2))
+
+
+@attack(compiles=True)
+def numbers_whose_arithmetic_fails(T, jit, r):
+    def f(x, v):
+        try:
+            return x * (1 / v)
+        except ZeroDivisionError:
+            return x - 1
+
+    rates(T, jit, r, f, (1.0, 2.0, 4.0, 0.0, 0, 3.0, 2, 4, 5, 0), T.ones(2))
+
+    def g(x, v):
+        return x * v**0.5 if v**0.5 == v**0.5 else x, v**200 % 7, -v
+
+    rates(T, jit, r, g, (1, 2, 3, 4, 5, 10**20, 7, 2**53, 2**53 + 1), T.ones(2))
+
+
+@attack(compiles=True)
+def number_in_a_dict_changes(T, jit, r):
+    group = {"lr": 0.1, "other": 1.0}
+    w = T.tensor([1.0, 2.0])
+
+    @jit
+    def step(g):
+        w.sub_(g * group["lr"])
+        return group["lr"], group.get("lr", 3), group["lr"] * 2
+
+    g = T.tensor([1.0, 1.0])
+    for v in (*NUMBERS[:6], 1, True, 2, 3, "absent", 0.5):
+        group["lr"] = v
+        if v == "absent":
+            del group["lr"]
+            group["lr"] = 0.7
+        for _ in range(3):
+            r(step(g))
+        r(w)
+    old, group = group, {"lr": 9.0}
+    r(step(g))
+    r(w)
+    old["lr"] = 5.0
+    r(step(g))
+    r(w)
+
+
+@attack(compiles=True)
+def number_of_two_names(T, jit, r):
+    a, b = O(), O()
+    a.lr = b.lr = 0.5
+    f = jit(lambda x: (x * a.lr - b.lr, a.lr is b.lr if False else a.lr == b.lr))
+    x = T.tensor([1.0, 2.0])
+    for p, q in ((0.1, 0.1), (0.2, 0.2), (0.3, 0.3), (0.4, 0.4), (0.4, 0.5), (0.5, 0.6), (0.6, 0.7), (0.7, 0.7)):
+        a.lr, b.lr = p, q
+        for _ in range(3):
+            r(f(x))
+    a.__class__ = type("P", (O,), {"lr": property(lambda self: 100.0)})
+    r(f(x))
+
+
+@attack()
+def number_identity(T, jit, r):
+    a = O()
+    a.lr = a.default = 1000.5
+    f = jit(lambda x: x * a.lr if a.lr is a.default else x - a.lr)
+    for v in (1000.5, 2000.5, 3000.5, 4000.5):
+        a.lr = v
+        for _ in range(3):
+            r(f(T.ones(1)))
+        a.default = a.lr
+        r(f(T.ones(1)))
+
+
+@attack(compiles=True)
+def number_of_a_closure_and_a_global(T, jit, r):
+    global g_value
+    rate = 0.1
+
+    def inner(x):
+        return x * rate
+
+    def f(x):
+        return inner(x) + g_value, [rate * k for k in range(2)], (lambda: rate + 1)()
+
+    f = jit(f)
+    x = T.tensor([1.0, 2.0])
+    for k in range(8):
+        rate, g_value = 0.1 * k, 3.0 - k
+        for _ in range(2):
+            r(f(x))
+    rate = 3
+    r(f(x))
+    rate, g_value = -0.0, True
+    r(f(x))
+    g_value = 1.0
+    r(f(x))
+
+
+@attack()
+def number_on_fresh_objects(T, jit, r):
+    def f(x, v):
+        o = O()
+        o.v, o.box = v, [v, {"v": v}]
+        return o
+
+    f = jit(f)
+    for k in range(8):
+        o = f(T.ones(1), k + 0.5)
+        r([o.v, type(o.v).__name__, o.box, type(o.box[0]).__name__, type(o.box[1]["v"]).__name__])
+
+    def g(x, v):
+        o = O()
+        o.v = v
+        setattr(o, "w", v * 2)
+        return x * o.v + o.w, [o.v], (o.w, {"v": o.v})
+
+    g = jit(g)
+    for k in range(8):
+        r(g(T.ones(1), k + 0.5))
+
+    def h(x, v):
+        return lambda: v
+
+    h = jit(h)
+    for k in range(8):
+        r([h(T.ones(1), k)(), type(h(T.ones(1), k)()).__name__])
+
+    class Slotted:
+        __slots__ = ("v",)
+
+    class Failure(Exception):
+        def __init__(self, v):
+            self.v = v
+
+    def g2(x, v):
+        for k in range(2):
+            yield v * k
+
+    def slot(x, v):
+        s = Slotted()
+        s.v = v
+        return s
+
+    def fails(x, v):
+        raise Failure(v)
+
+    def matched(x, v):
+        match v:
+            case 3:
+                return x
+            case int(n):
+                return x * n, type(n).__name__
+
+    g2, slot, fails, matched = jit(g2), jit(slot), jit(fails), jit(matched)
+    default = jit(lambda x, v: lambda w=v, *, u=v: (w, u))
+    for k in range(8):
+        r([type(v).__name__ for v in g2(T.ones(1), k)])
+        r([type(slot(T.ones(1), k).v).__name__, [type(v).__name__ for v in default(T.ones(1), k)()]])
+        r(matched(T.ones(1), k))
+        try:
+            fails(T.ones(1), k)
+        except Failure as e:
+            r([e.v, type(e.v).__name__])
+
+
+@attack()
+def number_changed_by_the_call(T, jit, r):
+    o = O()
+    o.n, o.seen = 0, []
+
+    def f(x):
+        o.n += 1
+        o.seen.append(o.n)
+        return x * o.n
+
+    f = jit(f)
+    for _ in range(8):
+        r(f(T.ones(1)))
+    r([o.n, o.seen, type(o.n).__name__, [type(v).__name__ for v in o.seen]])
+
+
+@attack(compiles=True)
+def number_and_gradients(T, jit, r):
+    w = T.tensor([1.0, 2.0], requires_grad=True)
+
+    def f(x, v):
+        return (w * v * x).sum() + (w**2 * (v + 1)).sum() / (v + 2)
+
+    f = jit(f)
+    for k in range(8):
+        w.grad = None
+        y = f(T.tensor([1.0, 3.0]), 0.5 * k)
+        r(y)
+        y.backward()
+        r(w.grad)
+
+
+@attack(compiles=True)
+def item_beside_tensors(T, jit, r):
+    w = T.tensor([1.0, 2.0], requires_grad=True)
+
+    def f(x):
+        s = (w * x).sum().item()
+        return (w * s).sum() + (w / s * x).sum(), s, x * x.max().item()
+
+    f = jit(f)
+    for k in range(8):
+        w.grad = None
+        y, s, z = f(T.tensor([1.0, 3.0 + k]))
+        r([y, s, z])
+        y.backward()
+        r(w.grad)
+
+
+@attack(compiles=True)
+def numbers_by_name_and_in_containers(T, jit, r):
+    def f(x, *args, scale=1.0, cfg=None):
+        return x * scale + args[0] - args[-1] * cfg["k"], args, cfg["k"] * scale
+
+    f = jit(f)
+    for k in range(6):
+        for _ in range(2):
+            r(f(T.ones(1), k, 0.5 * k, scale=k + 0.25, cfg={"k": k % 2}))
+    r(f(T.ones(1), 1, 2.0, cfg={"k": 1}))
+    r(f(T.ones(1), 1.0, True, scale=1, cfg={"k": 1.0}))
+
+
+@attack(compiles=True)
+def schedule_of_a_train_step(T, jit, r):
+    for make in (lambda p: T.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1), lambda p: T.optim.AdamW(p, lr=0.1)):
+        w = T.nn.Parameter(T.tensor([1.0, 2.0]))
+        opt = make([w])
+        schedule = T.optim.lr_scheduler.StepLR(opt, 2, 0.5)
+
+        def step(x):
+            opt.zero_grad()
+            loss = ((w * x) ** 2).sum()
+            loss.backward()
+            opt.step()
+            return loss
+
+        step = jit(step)
+        for k in range(14):
+            r(step(T.tensor([1.0, 0.5])))
+            r(w)
+            schedule.step()
+            if k == 9:
+                opt.param_groups[0]["lr"] = 1
+            if k == 11:
+                opt.param_groups[0]["weight_decay"] = 0
+            if k == 12:
+                opt.load_state_dict(opt.state_dict())

@@ -20,12 +20,12 @@ from tracejit.trace.recorder import (
     ABSENT,
     FRESH_ITERATORS,
     IMMUTABLE,
-    Opaque,
     Recorder,
     active,
     describe,
     is_namedtuple,
 )
+from tracejit.trace.scalars import OPAQUE
 
 Function = types.FunctionType
 C_METHODS: tuple[type, ...] = (
@@ -74,7 +74,7 @@ def load_global(name: str) -> Any:
     space, r = frame.f_globals, active()
     found = space.get(name, ABSENT)
     if found is not ABSENT:
-        return found if r is None else r.cell("item", space, name, found)
+        return found if r is None else r.read("item", space, name, found)
     found = frame.f_builtins.get(name, ABSENT)
     if r is not None:
         r.cell("item", space, name, ABSENT)
@@ -158,7 +158,7 @@ def _module_attribute(r: Recorder, x: Any, name: str) -> Any:
     space = x.__dict__
     r.cell("type", x, None, types.ModuleType)
     if name in space:
-        return r.cell("item", space, name, space[name])
+        return r.read("item", space, name, space[name])
     if name in ("__dict__", "__class__"):
         return _odd(r, x, name)
     r.cell("item", space, name, ABSENT)
@@ -235,7 +235,7 @@ def instance_attribute(r: Recorder, x: Any, t: type, name: str, raw: Any = None)
     if (space := instance_dict(x)) is not None:
         value = space.get(name, ABSENT)
         if r.is_old(x):
-            r.cell("ivar", x, name, value)
+            value = r.read("ivar", x, name, value)
         if value is not ABSENT:
             return value
     if raw is not ABSENT:
@@ -352,6 +352,8 @@ def set_attribute(r: Recorder, x: Any, name: str, value: Any) -> None:
     if isinstance(raw, property) and raw.fset is not None:
         r.invoke(raw.fset, (x, value))
         return
+    if isinstance(raw, types.MemberDescriptorType):
+        value = r.settle(value)
     if raw is not ABSENT and isinstance(set_ := r.lookup(type(raw), "__set__"), Function):
         r.invoke(set_, (raw, x, value))
         return
@@ -390,7 +392,7 @@ def old_iterator(r: Recorder, x: Any) -> None:
 def offer(r: Recorder, x: Any, depth: int = 0) -> None:
     """x is handed to the library, which may read it as deep as it goes but without Python frames that the net sees."""
     t = type(x)
-    if t is Opaque or t in IMMUTABLE or r.is_tensor(x) or r.is_value(x) or isinstance(x, type):
+    if t in OPAQUE or t in IMMUTABLE or r.is_tensor(x) or r.is_value(x) or isinstance(x, type):
         r.deep(x)
     elif t in (list, tuple, dict, set, frozenset) or is_namedtuple(t):
         r.shallow(x)

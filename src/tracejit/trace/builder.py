@@ -137,6 +137,10 @@ class GraphBuilder:
         if b.outside:
             self.written.setdefault(id(tensor), tensor)
 
+    def bind(self, tensor: Any, node: Node) -> None:
+        """A tensor made in this recording stands for `node`."""
+        self.bindings[id(tensor)] = Binding(tensor, node, tensor._version.n, False)
+
     def alias(self, new: Any, old: Any) -> None:
         """`new` is another handle on the value of `old`."""
         self.bindings[id(new)] = Binding(new, self.node_of(old), new._version.n, False)

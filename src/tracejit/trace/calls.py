@@ -31,7 +31,8 @@ from tracejit.trace.instrument import NULL, VERSION, is_instrumented
 from tracejit.trace.iteration import format, iterate
 from tracejit.trace.models import METHOD_MODELS, MODELS, OBJECT_METHODS
 from tracejit.trace.operators import hashable_key, item
-from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Opaque, Recorder, active, describe
+from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe
+from tracejit.trace.scalars import FUNCTIONS, OPAQUE, plain_number
 
 
 def _callee(stack: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
@@ -140,7 +141,8 @@ def call_function(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[st
         _identify(r, f)
         if f.__qualname__ == "Tensor.item" and len(args) == 1 and not kwargs and r.is_tensor(args[0]):
             return r.item(functools.partial(plain, r, f), args[0])
-        args, kwargs = tuple(map(r.reveal, args)), {k: r.reveal(v) for k, v in kwargs.items()}
+        args = _with_number(r, f, args, kwargs)
+        args, kwargs = tuple(map(r.settle, args)), {k: r.settle(v) for k, v in kwargs.items()}
         for a in (*args, *kwargs.values()):
             offer(r, a)
         return library_result(r, plain(r, f, *args, **kwargs), (*args, *kwargs.values()))
@@ -159,7 +161,7 @@ def call_function(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[st
         sys.setprofile(net)
     if code is None:
         return plainly(r, f, args, kwargs)
-    _identify(r, f)
+    _identify(r, f, hooked=True)
     copy = Function(code, f.__globals__, f.__name__, f.__defaults__, f.__closure__)
     copy.__kwdefaults__ = f.__kwdefaults__
     copy.__qualname__ = f.__qualname__
@@ -169,14 +171,30 @@ def call_function(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[st
     return out
 
 
+_ELEMENTWISE = {"add": "add", "sub": "sub", "mul": "mul", "div": "truediv"}
+
+
+def _with_number(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """(x, number) of x.mul_(number) and its kin as (x, tensor) where the number is opaque."""
+    if len(args) != 2 or kwargs or type(args[1]) not in OPAQUE or not r.is_tensor(args[0]):
+        return args
+    name = _ELEMENTWISE.get(f.__name__.rstrip("_"))
+    if name is None or r.domain.tensor.__dict__.get(f.__name__) is not f:
+        return args
+    r.touch(args[0])
+    stand_in = r.number_tensor(args[1], args[0], name)
+    return args if stand_in is None else (args[0], stand_in)
+
+
 def _wraps_user_code(f: Any) -> bool:
     """Whether a function of the library is a decorator's wrapper around a function that is not."""
     inner = f.__dict__.get("__wrapped__")
     return isinstance(inner, Function) and not is_library(inner.__globals__.get("__name__"))
 
 
-def _identify(r: Recorder, f: Any) -> None:
-    """Guard on what an outside function is: its code, defaults and closure."""
+def _identify(r: Recorder, f: Any, *, hooked: bool = False) -> None:
+    """Guard on what an outside function is: its code, defaults and closure. Where its code is `hooked`, reading a
+    variable that holds a number is noted when it is read."""
     if id(f) in r.fresh:
         return
     r.cell("function", f, None, (f.__code__, f.__defaults__, tuple((f.__kwdefaults__ or {}).items())))
@@ -185,7 +203,8 @@ def _identify(r: Recorder, f: Any) -> None:
             continue
         r.outer_cells[id(c)] = c
         try:
-            r.cell("closure", c, None, c.cell_contents)
+            if not hooked or type(c.cell_contents) not in (float, int):
+                r.cell("closure", c, None, c.cell_contents)
         except ValueError:
             r.cell("closure", c, None, ABSENT)
 
@@ -213,8 +232,11 @@ def is_refused(f: Any) -> bool:
 def construct(r: Recorder, cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """cls(*args, **kwargs)"""
     model = MODELS.get(cls)
-    if cls is type and len(args) == 1 and type(args[0]) is Opaque:
-        return float
+    if len(args) == 1 and type(args[0]) in OPAQUE and not kwargs:
+        if cls is type:
+            return type(plain_number(args[0]))
+        if cls in (float, int, bool):
+            return r.scalar(cls, args[0])
     if model is not None or cls in effects.DEEP or issubclass(cls, BaseException) or is_library(cls.__module__):
         args, kwargs = tuple(map(r.reveal, args)), {k: r.reveal(v) for k, v in kwargs.items()}
     if model is not None:
@@ -288,6 +310,7 @@ def own(r: Recorder, x: Any) -> Any:
 
 
 _CALLABLE = (Function, types.MethodType)
+NUMBERS: frozenset[type] = frozenset((*OPAQUE, float, int, bool))
 
 
 def guard_conversion(r: Recorder, cls: Any, x: Any) -> None:
@@ -304,8 +327,12 @@ def call_builtin(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str
         known = f in effects.DEEP
     except TypeError:  # bound to an unhashable self
         model, known = None, False
-    if f is isinstance and model is not None and args and type(args[0]) is Opaque:
-        return model(r, float(args[0]), *args[1:])  # its type is no secret
+    if f is isinstance and model is not None and args and type(args[0]) in OPAQUE:
+        return model(r, plain_number(args[0]), *args[1:])  # its type is no secret
+    if known or model is not None:
+        opaque = any(type(a) in OPAQUE for a in args)
+        if opaque and not kwargs and f in FUNCTIONS and all(type(a) in NUMBERS for a in args):
+            return r.scalar(f, *args)
     if model is not None or known:
         args, kwargs = tuple(map(r.reveal, args)), {k: r.reveal(v) for k, v in kwargs.items()}
     if model is not None:

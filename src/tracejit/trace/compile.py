@@ -28,9 +28,10 @@ from tracejit.ir.printer import to_text
 from tracejit.trace import instrument
 from tracejit.trace.domain import Domain
 from tracejit.trace.explain import report
-from tracejit.trace.key import Call, flatten
+from tracejit.trace.key import Call, Family, flatten
 from tracejit.trace.recorder import Reason, active
 from tracejit.trace.recording import Recording, record
+from tracejit.trace.scalars import Memory
 from tracejit.trace.tree import Bucket, Hit, Left, Trace, compile_trace
 
 __all__ = ["Compiled", "disable", "eager"]
@@ -52,6 +53,8 @@ _OWN = frozenset(
         "refused",
         "lock",
         "recordings",
+        "families",
+        "memory",
         "__wrapped__",
         "__name__",
         "__qualname__",
@@ -101,6 +104,7 @@ class Compiled:
         own = self.__dict__
         own["domain"], own["function"], own["hot"], own["backend"] = domain, function, hot, backend
         own["calls"] = own["compiled_calls"] = own["recordings"] = own["refused"] = 0
+        own["families"], own["memory"] = {}, Memory()
         own["buckets"], own["fallbacks"], own["lock"] = {}, Counter[str](), threading.Lock()
         if isinstance(function, types.FunctionType):
             functools.update_wrapper(self, function)
@@ -117,6 +121,7 @@ class Compiled:
         if not instrument.trusted():
             return self.fall_back(f"this Python ({sys.version.split()[0]}) did not pass the self-test", args, kwargs)
         call = flatten(self.domain, args, kwargs, (self.domain.modes(), id(settings)))
+        wide: frozenset[Any] = self.place(call) if call.numbers else frozenset()
         bucket: Bucket | None = self.buckets.get(call.key)
         seen: tuple[Any, ...] = ()
         why = "first call of its kind"
@@ -132,7 +137,7 @@ class Compiled:
             return self.fall_back("another thread is recording", args, kwargs)
         try:
             bucket = self.bucket(call, settings) if bucket is None else bucket
-            return self.record(bucket, call, seen, args, kwargs, settings)
+            return self.record(bucket, call, seen, wide, args, kwargs, settings)
         finally:
             self.lock.release()
 
@@ -160,6 +165,20 @@ class Compiled:
             else:
                 return None, seen, found, True
         return None, seen, why, False
+
+    def place(self, call: Call) -> frozenset[Any]:
+        """Complete the call's key by the numbers that are not inputs; returns which are."""
+        family = self.families.get(call.family)
+        if family is None:
+            if len(self.families) > 4 * _BUCKETS:
+                self.families.clear()
+            family = self.families[call.family] = Family(dict(call.numbers))
+        if family.wide:
+            call.key = family.key(call)
+        if call.key not in self.buckets:
+            family.widen(call)
+            call.key = family.key(call)
+        return frozenset(family.wide)
 
     def may_not_record(self, bucket: Bucket | None, seen: tuple[Any, ...]) -> str | None:
         """Why this call is not worth recording; None where it is."""
@@ -199,6 +218,7 @@ class Compiled:
         bucket: Bucket,
         call: Call,
         seen: tuple[Any, ...],
+        wide: frozenset[Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         settings: config.Config,
@@ -210,7 +230,9 @@ class Compiled:
         bucket.recordings += 1
         self.__dict__["recordings"] += 1
         try:
-            result, found = record(self.domain, self.function, args, kwargs, call, self.name, net=net)
+            result, found = record(
+                self.domain, self.function, args, kwargs, call, self.name, net=net, memory=self.memory, wide=wide
+            )
         except Exception as e:
             self.refuse(bucket, seen, (Reason(f"it raised {type(e).__name__}", None),))
             raise
@@ -218,8 +240,12 @@ class Compiled:
             self.refuse(bucket, seen, found)
             return result
         self.note("recorded")
+        if found.looked:  # numbers that looked like inputs and are none: the next recording has them as they are
+            if (family := self.families.get(call.family)) is not None:
+                family.narrow(found.looked)
+            return result
         for earlier in valid:
-            if earlier.outcomes != found.outcomes:
+            if earlier.outcomes != found.outcomes or earlier.inputs != found.inputs:
                 continue
             bucket.pending.remove(earlier)
             if earlier.fingerprint != found.fingerprint:

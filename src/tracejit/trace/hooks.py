@@ -15,7 +15,7 @@ from typing import Any
 
 from tracejit.trace import attributes, calls, instrument, iteration, models, operators
 from tracejit.trace.attributes import Function, attribute
-from tracejit.trace.recorder import ABSENT, active, describe
+from tracejit.trace.recorder import ABSENT, active, describe, plain_numbers
 
 __all__: list[str] = []
 
@@ -72,12 +72,25 @@ def settle(x: Any) -> Any:
     return x if r is None else r.settle(x)
 
 
+def yielded(x: Any) -> Any:
+    """x leaves a generator, which may outlive the recording it was made in."""
+    return plain_numbers(x, {}) if active() is None else x
+
+
 def store_cell(operands: tuple[Any, Any, str]) -> Any:
     value, cell, name = operands
     if (r := active()) is None or id(cell) in r.fresh:
         return value
     r.refuse(f"assigns the variable {name!r} of a function outside")
     return r.settle(value)
+
+
+def load_cell(operands: tuple[Any, Any]) -> Any:
+    """The value of a variable of an enclosing function, with its cell."""
+    value, cell = operands
+    if (type(value) is not float and type(value) is not int) or (r := active()) is None or id(cell) in r.fresh:
+        return value
+    return r.read("closure", cell, None, value)
 
 
 def effect(what: str) -> None:
@@ -137,6 +150,7 @@ _HOMES = {
     models: ("match",),
     sys.modules[__name__]: (
         *("import_name", "import_from", "make_function", "make_container", "reveal", "settle", "store_cell"),
+        *("load_cell", "yielded"),
         *("effect", "catch", "throw", "enter"),
     ),
 }

@@ -39,7 +39,7 @@ _BAD_FLAGS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITER
 _PLAIN = """
     NOP CACHE POP_TOP COPY SWAP LOAD_CONST LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR LOAD_FAST_LOAD_FAST
     STORE_FAST STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST STORE_FAST_MAYBE_NULL DELETE_FAST LOAD_CLOSURE MAKE_CELL
-    COPY_FREE_VARS LOAD_DEREF RETURN_VALUE RETURN_CONST RETURN_GENERATOR YIELD_VALUE SEND END_SEND END_FOR FOR_ITER
+    COPY_FREE_VARS RETURN_VALUE RETURN_CONST RETURN_GENERATOR SEND END_SEND END_FOR FOR_ITER
     JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP JUMP_NO_INTERRUPT POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE
     POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE
     BUILD_TUPLE BUILD_STRING BUILD_SLICE LIST_APPEND LIST_TO_TUPLE PUSH_EXC_INFO POP_EXCEPT RERAISE
@@ -50,7 +50,7 @@ PLAIN = frozenset(_PLAIN.split())
 _HOOKS = """
     load_global load_attr load_super store_attr delete_attr load_item store_item delete_item call call_kw call_ex
     call_super binary unary compare contains identical truth iterate delegate unpack update format import_name
-    import_from make_function make_container reveal settle enter store_cell effect match catch throw
+    import_from make_function make_container reveal settle enter store_cell load_cell yielded effect match catch throw
 """
 HOOKS = frozenset(_HOOKS.split())
 _INTRINSICS = ("INTRINSIC_LIST_TO_TUPLE", "INTRINSIC_STOPITERATION_ERROR")
@@ -272,6 +272,12 @@ class _Writer:
             self.hook("store_cell", 2, arg.name)
         self.put(ins)
 
+    def _load_deref(self, ins: Any, arg: Any, i: int) -> None:
+        self.put(ins)
+        if isinstance(arg, FreeVar) and arg.name != "__class__":
+            self.put(("LOAD_CLOSURE", arg) if VERSION < (3, 13) else ("LOAD_FAST", arg))
+            self.hook("load_cell", 2)
+
     def _delete_deref(self, ins: Any, arg: Any, i: int) -> None:
         if isinstance(arg, FreeVar):
             self.put(("LOAD_CONST", None))
@@ -411,6 +417,10 @@ class _Writer:
 
     def _get_iter(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("iterate")
+        self.put(ins)
+
+    def _yield_value(self, ins: Any, arg: Any, i: int) -> None:
+        self.hook("yielded")
         self.put(ins)
 
     def _get_yield_from_iter(self, ins: Any, arg: Any, i: int) -> None:

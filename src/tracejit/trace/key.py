@@ -6,15 +6,15 @@ containers by structure and by which of them are the same object; everything els
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tracejit.trace.domain import Domain
-from tracejit.trace.guard import bits
-from tracejit.trace.recorder import IMMUTABLE, is_namedtuple
+from tracejit.trace.recorder import IMMUTABLE, bits, is_namedtuple
 
-__all__ = ["Call", "describe_key", "flatten"]
+__all__ = ["Call", "Family", "describe_key", "flatten"]
 
 
 @dataclass(slots=True)
@@ -22,18 +22,54 @@ class Call:
     """One call's arguments, sorted out."""
 
     key: tuple[Any, ...] = ()
+    family: tuple[Any, ...] = ()  # the part of it without numbers
     tensors: list[Any] = field(default_factory=list[Any])  # distinct tensors among the arguments, in order
     containers: list[Any] = field(default_factory=list[Any])  # argument containers, whose structure is in the key
+    numbers: dict[Any, Any] = field(default_factory=dict[Any, Any])  # floats and ints, by position or name
+    found: list[Any] = field(default_factory=list[Any])  # the numbers of the trace whose guards last held
     objects: list[Any] = field(default_factory=list[Any])  # what is in the key by identity
 
 
 def flatten(domain: Domain, args: tuple[Any, ...], kwargs: Mapping[str, Any], extra: tuple[Any, ...]) -> Call:
     """The key of f(*args, **kwargs); `extra` (modes) is part of it."""
     call, seen = Call(), dict[int, int]()
-    positional = tuple([_part(x, domain, call, seen) for x in args])
-    named = tuple([(k, _part(v, domain, call, seen)) for k, v in kwargs.items()])
-    call.key = (extra, positional, named)
+    positional = tuple([_argument(i, x, domain, call, seen) for i, x in enumerate(args)])
+    named = tuple([(k, _argument(k, v, domain, call, seen)) for k, v in kwargs.items()])
+    call.family = call.key = (extra, positional, named)
+    if call.numbers:
+        call.key = (*call.family, *[(k, bits(v)) for k, v in call.numbers.items()])
     return call
+
+
+@dataclass(slots=True)
+class Family:
+    """The calls that differ in numbers only."""
+
+    first: dict[Any, Any]
+    wide: set[Any] = field(default_factory=set[Any])  # arguments that changed: inputs, whatever their value
+    exact: set[Any] = field(default_factory=set[Any])  # ... that were looked at all the same: part of the key
+
+    def key(self, call: Call) -> tuple[Any, ...]:
+        """The key of a call with what is not an input."""
+        return (*call.family, *[(k, bits(v)) for k, v in call.numbers.items() if k not in self.wide])
+
+    def widen(self, call: Call) -> None:
+        """Make inputs of the arguments that differ from the first call's."""
+        for k, v in call.numbers.items():
+            if k not in self.exact and bits(self.first[k]) != bits(v):
+                self.wide.add(k)
+
+    def narrow(self, looked: Iterable[Any]) -> None:
+        """These arguments were looked at."""
+        self.wide.difference_update(looked)
+        self.exact.update(looked)
+
+
+def _argument(at: int | str, x: Any, domain: Domain, call: Call, seen: dict[int, int]) -> Any:
+    if type(x) is float or type(x) is int:
+        call.numbers[at] = x
+        return ("N", type(x))
+    return _part(x, domain, call, seen)
 
 
 def _part(x: Any, domain: Domain, call: Call, seen: dict[int, int]) -> Any:
@@ -73,6 +109,8 @@ def describe_key(key: tuple[Any, ...]) -> str:
                 return f"{facts[1]}{list(facts[2])}" + (" (grad)" if facts[4] else "")
             case ("T" | "C", k):
                 return f"again #{k}"
+            case ("N", t):
+                return f"{t.__name__}"
             case ("O", t, _):
                 return f"one {t.__qualname__}"
             case (t, v) if t in IMMUTABLE and t is not float:
@@ -82,5 +120,13 @@ def describe_key(key: tuple[Any, ...]) -> str:
             case _:
                 return "?"
 
-    _, args, kwargs = key
-    return ", ".join([*map(words, args), *(f"{k}={words(v)}" for k, v in kwargs)])
+    _, args, kwargs, *numbers = key
+    fixed = dict(numbers)
+
+    def argument(k: Any, p: Any) -> str:
+        if k not in fixed:
+            return f"any {words(p)}" if p[0] == "N" else words(p)
+        t, v = fixed[k]
+        return repr(struct.unpack("<d", v)[0] if t is float else v)
+
+    return ", ".join([*(argument(i, p) for i, p in enumerate(args)), *(f"{k}={argument(k, v)}" for k, v in kwargs)])

@@ -108,6 +108,8 @@ def _all(r: Recorder, xs: Any) -> bool:
 
 def _sum(r: Recorder, xs: Any, /, start: Any = 0) -> Any:
     items = list(iterate(xs))
+    if not any(map(r.is_tensor, items)):
+        items = list(map(r.reveal, items))
     if all(type(x) in IMMUTABLE for x in items) and type(start) in IMMUTABLE:
         return sum(items, start)  # C's own summation of floats is not a plain loop
     for x in items:
@@ -335,7 +337,7 @@ def _dict_get(r: Recorder, x: dict[Any, Any], key: Any, default: Any = None) -> 
     hashable_key(r, key)
     value = dict.get(x, key, ABSENT)
     if r.is_old(x):
-        r.cell("item", x, key, value)
+        value = r.read("item", x, key, value)
     return default if value is ABSENT else value
 
 
@@ -415,6 +417,7 @@ def match(operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
     """`case cls(...)`: isinstance, then attributes."""
     x, cls, names = operands
     if (r := active()) is not None:
+        operands = x, cls, names = r.reveal(x), cls, names
         check_isinstance(r, x, cls)
         positional = r.lookup(cls, "__match_args__") if isinstance(cls, type) else ABSENT
         if isinstance(x, cls) and type(x) not in IMMUTABLE and type(x) not in CONTAINERS:

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tracejit.trace.attributes import CONTAINERS, Function, is_base, is_number, offer, old_iterator, plain
+from tracejit.trace.domain import is_library
 from tracejit.trace.iteration import iterate
 from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, VIEWS, Recorder, active, describe, is_namedtuple
+from tracejit.trace.scalars import OPAQUE
 
 _NAMES = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "truediv", "floordiv": "floordiv", "mod": "mod", "pow": "pow",
@@ -27,7 +29,10 @@ def binary(operands: tuple[Any, Any, Callable[[Any, Any], Any]]) -> Any:
 
 def apply_binary(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> Any:
     """a op b, in place where op is."""
-    a, b = r.reveal(a), r.reveal(b)
+    if type(a) in OPAQUE or type(b) in OPAQUE:
+        if (value := of_opaque(r, a, b, op)) is not ABSENT:
+            return value
+        a, b = r.reveal(a), r.reveal(b)
     ta, tb = type(a), type(b)
     if ta in IMMUTABLE and tb in IMMUTABLE:
         return op(a, b)
@@ -79,6 +84,27 @@ def apply_binary(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> 
     raise TypeError(f"unsupported operand type(s) for {op.__name__}: {ta.__name__!r} and {tb.__name__!r}")
 
 
+_NUMBERS: frozenset[type] = frozenset((*OPAQUE, float, int, bool))
+# All they do with a number is to cast it.
+_WITH_TENSORS = frozenset("add sub mul truediv pow lt le gt ge eq ne".split())
+
+
+def of_opaque(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> Any:
+    """a op b where one is an opaque number and the other a number or a tensor; ABSENT where it must be looked at."""
+    if type(a) in _NUMBERS and type(b) in _NUMBERS:
+        return r.scalar(op, a, b)
+    name = op.__name__ if op.__name__ in _WITH_TENSORS else op.__name__[1:]
+    if name not in _WITH_TENSORS:
+        return ABSENT
+    for x, t in ((a, b), (b, a)):
+        if type(x) in OPAQUE and r.is_tensor(t) and is_library(type(t).__module__):
+            r.touch(t)
+            if (stand_in := r.number_tensor(x, t, name)) is None:
+                return ABSENT
+            return plain(r, op, *((stand_in, t) if x is a else (t, stand_in)))
+    return ABSENT
+
+
 def is_plain_object(t: type) -> bool:
     """Whether class t and all its bases were written in Python."""
     return all(c is object or c.__flags__ & 1 << 9 for c in t.__mro__)
@@ -94,7 +120,8 @@ def unary(operands: tuple[Any, Callable[[Any], Any]]) -> Any:
     x, op = operands
     if (r := active()) is None or type(x) in IMMUTABLE:
         return op(x)
-    x = r.reveal(x)
+    if type(x) in OPAQUE:
+        return r.scalar(op, x)
     if is_number(r, x):
         r.deep(x)
         return plain(r, op, x)
@@ -117,6 +144,8 @@ def compare(operands: tuple[Any, Any, Callable[[Any, Any], Any]]) -> Any:
 
 def apply_compare(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> Any:
     """a op b for the six comparisons."""
+    if (type(a) in OPAQUE or type(b) in OPAQUE) and (value := of_opaque(r, a, b, op)) is not ABSENT:
+        return value
     a, b = r.reveal(a), r.reveal(b)
     ta, tb = type(a), type(b)
     if ta in IMMUTABLE and tb in IMMUTABLE:
@@ -215,6 +244,8 @@ def _check_identity(r: Recorder, a: Any, b: Any) -> None:
             r.refuse("compares the identity of an argument that is a container")
         if id(x) in r.dict_owner:
             r.refuse("compares the identity of a __dict__")
+    if type(a) in OPAQUE or type(b) in OPAQUE:
+        r.refuse("compares the identity of a number")
     if type(a) is type(b) and (type(a) in IMMUTABLE or isinstance(a, (tuple, types.MethodType))):
         r.refuse(f"compares the identity of two {type(a).__name__} values")
 
@@ -224,7 +255,8 @@ def truth(x: Any) -> bool:
     r = active()
     if r is None or x is True or x is False or type(x) in IMMUTABLE:
         return bool(x)
-    x = r.reveal(x)
+    if type(x) in OPAQUE:
+        return r.scalar(bool, x)
     t = type(x)
     if is_number(r, x):
         r.deep(x)
@@ -306,7 +338,7 @@ def _dict_item(r: Recorder, x: dict[Any, Any], t: type, key: Any) -> Any:
     hashable_key(r, key)
     value = dict.get(x, key, ABSENT)
     if r.is_old(x):
-        r.cell("item", x, key, value)
+        value = r.read("item", x, key, value)
     if value is not ABSENT:
         return value
     missing = r.lookup(t, "__missing__")

@@ -19,9 +19,12 @@ from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.trace.domain import Array, Domain
 from tracejit.trace.key import Call
-from tracejit.trace.recorder import Opaque, Recorder, describe, is_namedtuple
+from tracejit.trace.recorder import Recorder, describe, is_namedtuple
+from tracejit.trace.scalars import OPAQUE
 
-__all__ = ["Argument", "Built", "Container", "Grad", "Held", "Plan", "Planner", "Result", "Value", "View", "watch"]
+__all__ = [
+    "Argument", "Built", "Container", "Grad", "Held", "Plan", "Planner", "Result", "Scalar", "Value", "View", "watch",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,13 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
+class Scalar:
+    """The number at place `ref` of the tape; as the source of a parameter, an array of it."""
+
+    ref: int
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """`op` applied to the tensor of an earlier entry, on the tape or not."""
 
@@ -92,7 +102,7 @@ class Built:
     items: tuple[int, ...]
 
 
-Entry = Argument | Container | Held | Grad | Value | Result | Number | View | Built
+Entry = Argument | Container | Held | Grad | Value | Result | Number | Scalar | View | Built
 
 
 def watch(x: Any, on_death: Callable[[Any], None] | None = None) -> Callable[[], Any]:
@@ -118,6 +128,8 @@ class Plan:
                     made.append(domain.wrap(laid_out(arrays[e.index], e.order), e.requires_grad))
                 case Number():
                     made.append(float(arrays[e.index]))
+                case Scalar():
+                    made.append(call.found[e.ref])
                 case Argument():
                     made.append(call.tensors[e.index])
                 case Container():
@@ -191,10 +203,12 @@ class Planner:
         r, t = self.r, type(x)
         if r.is_tensor(x):
             return self.tensor(x)
-        if type(x) is Opaque and not x.seen:
+        if t in OPAQUE and not x.seen:
+            if x.ref >= 0:
+                return self.add(x, Scalar(x.ref))
             self.outputs.append(x.node)
             return self.add(x, Number(len(self.outputs) - 1))
-        if r.is_value(x) or type(x) is Opaque:
+        if r.is_value(x) or t in OPAQUE:
             return self.add(x, Value(r.reveal(x)))
         if id(x) in self.containers:
             return self.add(x, Container(self.containers[id(x)]))

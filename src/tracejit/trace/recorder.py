@@ -9,6 +9,7 @@ The Tensor layer talks to `active()`: the graph side of what it says goes to `bu
 
 from __future__ import annotations
 
+import struct
 import sys
 import threading
 import types
@@ -18,29 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from tracejit.ir.dtype import bool_, int64
-from tracejit.ir.node import Node
+from tracejit.ir.dtype import DType, bool_, default, float32, float64, int64
+from tracejit.ir.node import Node, cast, common_dtype
 from tracejit.ir.op import Op
+from tracejit.ir.types import TensorType
 from tracejit.trace.builder import GraphBuilder
 from tracejit.trace.domain import Domain
+from tracejit.trace.scalars import LARGEST, OPAQUE, Memory, Opaque, Source, Step, Tape, plain_number
 
-__all__ = ["ABSENT", "Cell", "Opaque", "Reason", "Recorder", "active", "opened"]
+__all__ = ["ABSENT", "Cell", "Reason", "Recorder", "active", "bits", "opened"]
 
 IMMUTABLE: frozenset[type] = frozenset(
     (int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range)
 )
-
-
-class Opaque(float):
-    """What `.item()` of a float tensor gives in a recording: moving it about is free, looking at it is a value guard.
-
-    It may be kept in locals and fresh containers, passed to Python functions and returned (then it is an output of the
-    graph). Every other use goes through `Recorder.reveal`, which makes it a number and its value a check.
-    """
-
-    __slots__ = ("node", "seen")
-    node: Node
-    seen: bool
 
 
 class Absent:
@@ -142,8 +133,12 @@ def plainly(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
 class Recorder:
     """An open recording. Hooks and the Tensor layer write to it; `tree.py` reads it when the call is over."""
 
-    def __init__(self, domain: Domain) -> None:
+    def __init__(self, domain: Domain, memory: Memory | None = None) -> None:
         self.domain = domain
+        self.memory = memory or Memory()
+        self.numbers = Tape()
+        self.number_params: dict[int, tuple[Any, Node]] = {}  # place on the tape -> (tensor, parameter)
+        self.looked: set[Any] = set()  # inputs that were looked at
         self.builder = GraphBuilder(where)
         self.tape_start = domain.tape_position()  # tape entries with a smaller `seq` were made outside
         # How hooks call: `calls.call`, set while the recording is open.
@@ -210,17 +205,95 @@ class Recorder:
 
     def cell(self, kind: str, owner: Any, key: Any, value: Any) -> Any:
         """Record a fact, the first time it is read; returns `value`."""
-        named = kind == "dict" or (kind == "item" and type(key) is str)
-        if named and (holder := self.dict_owner.get(id(owner))) is not None:
-            kind, owner = (
-                ("ivar" if kind == "item" else "ivars"),
-                holder,
-            )  # guard through the object: its __dict__ is not kept
-        k = (kind, id(owner), (type(key), key) if type(key) in IMMUTABLE else id(key))
+        kind, owner, k = self._locate(kind, owner, key)
         if k not in self.cells:
             self.cells[k] = Cell(kind, owner, key, value, where() if kind in _SHOWN else None)
             self.keep.append((owner, key, value))
         return value
+
+    def _locate(self, kind: str, owner: Any, key: Any) -> tuple[str, Any, tuple[Any, ...]]:
+        """(kind, owner, key among the cells) of a fact."""
+        named = kind == "dict" or (kind == "item" and type(key) is str)
+        if named and (holder := self.dict_owner.get(id(owner))) is not None:
+            # Guard through the object: its __dict__ is not kept.
+            kind, owner = ("ivar" if kind == "item" else "ivars"), holder
+        return kind, owner, (kind, id(owner), (type(key), key) if type(key) in IMMUTABLE else id(key))
+
+    # -- numbers
+
+    def read(self, kind: str, owner: Any, key: Any, value: Any) -> Any:
+        """A fact whose value the recorded code goes on with: `cell`, or an input where it is a number that changed."""
+        t = type(value)
+        if (t is not float and t is not int) or type(key) not in _SIMPLE_KEYS:
+            return self.cell(kind, owner, key, value)
+        at, holder, k = self._locate(kind, owner, key)
+        if k in self.cells or not self.memory.widens(k, value, bits(value)):
+            return self.cell(kind, owner, key, value)
+        self.keep.append(holder)
+        place = self.numbers.put(k, Source(at, holder, key), value)
+        if bits(self.numbers.values[place]) != bits(value):  # written since it was first read
+            self.refuse("a number outside changes during the call")
+            return value
+        return self.numbers.opaque(place)
+
+    def argument(self, where: Any, value: Any) -> Any:
+        """A number argument as an input."""
+        return self.numbers.opaque(self.numbers.put(("argument", where), Source("argument", None, where), value))
+
+    def scalar(self, f: Callable[..., Any], *operands: Any) -> Any:
+        """f of numbers, some of them opaque: to be computed again in every call. A bool is guarded."""
+        operands = tuple(self.reveal(x) if type(x) is Opaque and x.ref < 0 else x for x in operands)
+        plain = tuple(map(plain_number, operands))
+        if all(a is b for a, b in zip(plain, operands)):
+            return f(*plain)
+        try:
+            value = f(*plain)
+        except Exception as e:
+            self.refuse(f"{type(e).__name__} raised by {f.__name__} of numbers")
+            raise
+        t = type(value)
+        if t is not float and t is not int and t is not bool:
+            for x in operands:
+                self.reveal(x)
+            return value
+        noted = tuple((True, x.ref) if type(x) in OPAQUE else (False, x) for x in operands)
+        key = (f, tuple((is_ref, bits(x)) for is_ref, x in noted))
+        at = self.numbers.put(key, Step(f, noted), value)
+        if t is bool:
+            self.numbers.guards[at] = value
+            return value
+        return self.numbers.opaque(at)
+
+    def number_tensor(self, x: Any, like: Any, name: str) -> Any:
+        """Opaque x as the tensor that stands for it as an operand of `name` beside tensor `like`; None: look at it."""
+        if name == "pow" and type(x) is not Opaque:
+            return None  # x ** 2 is a product
+        dtype: DType = common_dtype(like, plain_number(x))
+        if name == "truediv" and not dtype.is_floating_point:
+            dtype = default()
+        wanted = (float32, float64) if type(x) is Opaque else (float32, float64, int64)
+        if dtype not in wanted or (node := self._number_node(x)) is None:
+            return None
+        const: Any = Op.registry["const"](plain_number(x), TensorType(dtype, ()))  # type: ignore[call-arg]
+        t = self.domain.wrap(const.eval(), False)
+        self.builder.bind(t, cast(node, dtype))
+        return t
+
+    def _number_node(self, x: Any) -> Node | None:
+        if x.ref < 0:
+            if x.node.dtype not in (float32, float64):
+                return None
+            self.not_replayable = "it uses a number taken from a tensor"
+            return x.node
+        if x.ref in self.number_params:
+            return self.number_params[x.ref][1]
+        if type(x) is not Opaque and abs(plain_number(x)) > LARGEST:
+            return None
+        kind = float64 if type(x) is Opaque else int64
+        t = self.domain.wrap(np.asarray(plain_number(x), kind.numpy), False)
+        node = self.builder.input(t, f"n{len(self.number_params)}")
+        self.number_params[x.ref] = (t, node)
+        return node
 
     def touch(self, tensor: Any) -> None:
         """Facts about an outside tensor were read."""
@@ -270,7 +343,7 @@ class Recorder:
     def deep(self, x: Any, depth: int = 0) -> None:
         """C code may read x as deep as it goes: builtin containers inside are recorded, anything unknown refuses."""
         t: Any = type(x)
-        if t is Opaque:
+        if t in OPAQUE:
             self.reveal(x)
             return
         if t is float and x != x and depth:
@@ -455,23 +528,37 @@ class Recorder:
         if is_constant(node):
             return value
         out = Opaque(value)
-        out.node, out.seen = reshape(node, ()), False
+        out.node, out.ref, out.seen = reshape(node, ()), -1, False
         return out
 
     def reveal(self, x: Any) -> Any:
         """x as a plain number: its value becomes a check."""
-        if type(x) is not Opaque:
+        if type(x) not in OPAQUE:
             return x
+        value = plain_number(x)
         if not x.seen:
-            self.builder.check(x.node, float(x), "item")
             x.seen = True
-        return float(x)
+            if x.ref < 0:
+                self.builder.check(x.node, value, "item")
+            else:
+                self._pin(x.ref, value)
+        return value
+
+    def _pin(self, at: int, value: Any) -> None:
+        self.numbers.guards[at] = value
+        entry = self.numbers.entries[at]
+        if isinstance(entry, Source):
+            if entry.kind == "argument":
+                self.looked.add(entry.key)
+            else:
+                self.looked.add(k := self._locate(entry.kind, entry.owner, entry.key)[2])
+                self.memory.exact.add(k)
 
     def settle(self, x: Any) -> Any:
         """x, about to be seen by the world outside: fresh lists and dicts in it get plain numbers."""
-        if type(x) is Opaque:
+        if type(x) in OPAQUE:
             return self.reveal(x)
-        if type(x) in (list, dict, tuple):
+        if type(x) in (list, dict, tuple, slice) or is_namedtuple(type(x)):
             return plain_numbers(x, {}, self.reveal)
         return x
 
@@ -505,6 +592,7 @@ class Recorder:
 _SHOWN = frozenset(
     ("ivar", "item", "closure", "member", "fattr", "dict", "list", "set", "ivars")
 )  # the line helps here
+_SIMPLE_KEYS: frozenset[type] = frozenset((str, int, type(None)))
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes whose contents can change
 _ITERATED: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), range(0), range(2**70), "", b"")
 VIEWS: frozenset[type] = frozenset((type({}.keys()), type({}.values()), type({}.items())))
@@ -516,28 +604,48 @@ FRESH_ITERATORS: frozenset[type] = VIEWS | frozenset(
 )
 
 
-def plain_numbers(x: Any, memo: dict[int, Any], number: Callable[[Any], Any] = float) -> Any:
-    """x with every Opaque in its lists, dicts and tuples replaced; lists and dicts are changed in place."""
+_MAY_HOLD: frozenset[type] = frozenset((*OPAQUE, list, dict, tuple, slice))
+
+
+def plain_numbers(x: Any, memo: dict[int, Any], number: Callable[[Any], Any] = plain_number) -> Any:
+    """x with every opaque number in its lists, dicts, tuples and slices replaced; lists and dicts are changed in
+    place."""
     t = type(x)
-    if t is Opaque:
+    if t in OPAQUE:
         return number(x)
     if id(x) in memo:
         return memo[id(x)]
     if t is list:
         memo[id(x)] = x
         for i, v in enumerate(x):
-            if type(v) in (Opaque, list, dict, tuple) or is_namedtuple(type(v)):
+            if type(v) in _MAY_HOLD or is_namedtuple(type(v)):
                 x[i] = plain_numbers(v, memo, number)
     elif t is dict:
         memo[id(x)] = x
         for k, v in x.items():
-            if type(v) in (Opaque, list, dict, tuple) or is_namedtuple(type(v)):
+            if type(v) in _MAY_HOLD or is_namedtuple(type(v)):
                 x[k] = plain_numbers(v, memo, number)
+    elif t is slice:
+        parts = (x.start, x.stop, x.step)
+        if any(type(v) in OPAQUE for v in parts):
+            return slice(*map(number, parts))
     elif t is tuple or is_namedtuple(t):
         new = [plain_numbers(v, memo, number) for v in x]
         same = all(a is b for a, b in zip(new, x))
         memo[id(x)] = x = x if same else tuple.__new__(t, new)
     return x
+
+
+def bits(x: Any) -> Any:
+    """A key equal for values of the same type and bits only: 1 is not True or 1.0, 0.0 is not -0.0, nan is nan."""
+    t = type(x)
+    if t is float:
+        return (t, struct.pack("<d", x))
+    if t is complex:
+        return (t, struct.pack("<2d", x.real, x.imag))
+    if t is tuple:
+        return (t, *map(bits, x))
+    return (t, x)
 
 
 def describe(x: Any) -> str:

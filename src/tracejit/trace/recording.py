@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,13 @@ from tracejit.ir.node import Node
 from tracejit.ir.printer import fingerprint
 from tracejit.trace.builder import Check
 from tracejit.trace.domain import Domain
-from tracejit.trace.guard import Guard, bits
+from tracejit.trace.guard import Guard
 from tracejit.trace.guard import build as build_guard
 from tracejit.trace.key import Call
 from tracejit.trace.net import run
-from tracejit.trace.outputs import Argument, Grad, Held, Plan, Planner, watch
-from tracejit.trace.recorder import Cell, Reason, Recorder, opened, plain_numbers
+from tracejit.trace.outputs import Argument, Grad, Held, Plan, Planner, Scalar, watch
+from tracejit.trace.recorder import Cell, Reason, Recorder, bits, opened, plain_numbers
+from tracejit.trace.scalars import Memory, Numbers, Source, close
 
 __all__ = ["Backward", "Link", "Recording", "record"]
 
@@ -72,6 +74,9 @@ class Recording:
     guard: Guard | None
     identities: tuple[tuple[int, int], ...]  # (argument, id of the very tensor it must be)
     outside: frozenset[int]  # ids of tensors that no argument may be
+    numbers: Numbers | None  # None where no number is an input
+    inputs: frozenset[Any]  # which numbers are
+    looked: frozenset[Any]  # which of them were looked at: not worth another recording like this
     held: tuple[Any, ...]  # tensors that nobody else may keep: constants the library made, the generator's state
     link: Link
     fingerprint: str  # equal for two recordings of one path of a deterministic function
@@ -101,6 +106,11 @@ class Recording:
         row = self.guard.check()
         if row >= 0:
             return self.guard.reason(row)
+        if self.numbers is not None:
+            found = self.numbers.run(call, bits)
+            if isinstance(found, str):
+                return found
+            call.found = found
         return "something it was recorded with is gone" if self.link.dead else None
 
 
@@ -113,25 +123,35 @@ def record(
     name: str,
     *,
     net: bool = True,
+    memory: Memory | None = None,
+    wide: Container[Any] = (),
 ) -> tuple[Any, Recording | tuple[Reason, ...]]:
     """Run f once, recorded: (its result, the recording or the reasons against it). What f raises comes out.
 
+    `wide` are the number arguments that are inputs; `memory` says which other numbers are.
     Without `net`, Python code that no hook saw goes unnoticed: only to be compared with a recording that had it.
     """
-    r = Recorder(domain)
+    r = Recorder(domain, memory)
     for i, t in enumerate(call.tensors):
         r.builder.input(t, f"a{i}")
         r.arguments.add(id(t))
     for c in call.containers:
         r.guarded[id(c)] = c
     before, settings = domain.modes(), config.current()
-    result = run(r, f, args, kwargs, net=net)
+    if wide:
+        args = tuple([r.argument(i, x) if i in wide else x for i, x in enumerate(args)])
+        kwargs = {k: r.argument(k, x) if k in wide else x for k, x in kwargs.items()}
+    try:
+        result = run(r, f, args, kwargs, net=net)
+    except BaseException:
+        _only_ours(r, None)
+        raise
     if domain.modes() != before:
         r.refuse("leaves the grad mode changed")
     if config.current() is not settings:
         r.refuse("leaves the configuration changed")
     if r.reasons:
-        return plain_numbers(result, {}), tuple(r.reasons)
+        return _only_ours(r, result), tuple(r.reasons)
     try:
         with opened(r):
             closed = _close(r, call, result, Link(), name)
@@ -139,7 +159,24 @@ def record(
         _log.exception("recording %s could not be closed", name)
         r.refuse(f"internal error: {type(e).__name__}: {e}")
         closed = None
-    return plain_numbers(result, {}), closed if closed is not None and not r.reasons else tuple(r.reasons)
+    return _only_ours(r, result), closed if closed is not None and not r.reasons else tuple(r.reasons)
+
+
+def _only_ours(r: Recorder, result: Any) -> Any:
+    """The result, after taking opaque numbers out of it and of every new object: they stay within the recording."""
+    memo: dict[int, Any] = {}
+    for x in r.fresh.values():
+        if type(x) is list or type(x) is dict:
+            plain_numbers(x, memo)
+        elif type(x) is types.CellType:
+            try:
+                x.cell_contents = plain_numbers(x.cell_contents, memo)
+            except ValueError:  # empty
+                continue
+        elif type(x) is types.FunctionType:
+            x.__defaults__ = plain_numbers(x.__defaults__, memo)
+            plain_numbers(x.__kwdefaults__, memo)
+    return plain_numbers(result, memo)
 
 
 def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recording:
@@ -158,7 +195,9 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
     if builder.params[: len(params)] != list(params):
         r.refuse("its gradient reads a tensor that the call did not")
     position = {id(t): i for i, t in enumerate(tensors)}
+    scalars = {id(t) for t, _ in r.number_params.values()}
     reachable = r.reachable() | {id(t) for t in domain.library_tensors()}
+    kept = reachable | scalars | r.arguments | set(r.grad_sources)
     owners_of_cells = {id(c.owner) for c in r.cells.values()}
     if any(id(t) not in reachable and id(t) not in r.arguments and id(t) not in r.grad_sources for t, _ in updates):
         r.refuse("writes into a tensor of unknown origin")
@@ -168,7 +207,8 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
     if not r.reasons:
         whole = Graph(name, (*params, *cotangents), (*ends, *(() if backward is None else backward.gradients)))
         digest = f"{fingerprint(whole)} {planner.signature()} {grads} {[position[id(t)] for t, _ in updates]} {root}"
-    seen: list[Any] = [*tensors, *filter(r.is_tensor, found.values())]
+        digest += r.numbers.signature()
+    seen: list[Any] = [*(t for t in tensors if id(t) not in scalars), *filter(r.is_tensor, found.values())]
     return Recording(
         name=name,
         params=params,
@@ -186,9 +226,10 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
         guard=None,
         identities=tuple((i, id(t)) for i, t in enumerate(call.tensors) if id(t) in found or id(t) in owners_of_cells),
         outside=frozenset(id(t) for t in seen if id(t) not in r.arguments and id(t) not in r.grad_sources),
-        held=tuple(
-            t for t in tensors if id(t) not in reachable and id(t) not in r.arguments and id(t) not in r.grad_sources
-        ),
+        numbers=close(r.numbers, tuple(r.number_params), bits, lambda x: watch(x, link)) if r.numbers.entries else None,
+        inputs=frozenset(k for k, at in r.numbers.known.items() if isinstance(r.numbers.entries[at], Source)),
+        looked=frozenset(r.looked),
+        held=tuple(t for t in tensors if id(t) not in kept),
         link=link,
         fingerprint=digest,
     )
@@ -275,8 +316,11 @@ def _sources(
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """For each tensor behind a parameter how a later call finds it."""
     arguments = {id(t): i for i, t in enumerate(call.tensors)}
+    scalars = {id(t): at for at, (t, _) in r.number_params.items()}
 
     def locate(t: Any) -> Any:
+        if id(t) in scalars:
+            return Scalar(scalars[id(t)])
         return Argument(arguments[id(t)]) if id(t) in arguments else Held(watch(t, link))
 
     owner_of = [r.grad_sources.get(id(t)) for t in tensors]

@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from tracejit.codegen.compile import Executable, Miss, build
 from tracejit.ir.graph import Graph
 from tracejit.trace.domain import Array, Domain
-from tracejit.trace.guard import bits
 from tracejit.trace.key import Call
-from tracejit.trace.outputs import Argument, Result
+from tracejit.trace.outputs import Argument, Result, Scalar
+from tracejit.trace.recorder import bits
 from tracejit.trace.recording import Outcome, Recording, overlapping
 
 __all__ = ["Bucket", "Hit", "Left", "Trace", "compile_trace"]
@@ -105,9 +107,14 @@ class Trace:
 
     def overlaps(self, domain: Domain, tensors: Sequence[Any], arrays: Sequence[Array]) -> bool:
         """Whether a written tensor shares memory with another; arrays seen before are not looked at again."""
+        if any(type(s) is Scalar for s in self.recording.sources):  # new in every call, and nobody else's
+            shared = [i for i, s in enumerate(self.recording.sources) if type(s) is not Scalar]
+            arrays, all_tensors = [arrays[i] for i in shared], [tensors[i] for i in shared]
+        else:
+            all_tensors = list(tensors)
         if len(self.checked) == len(arrays) and all(r() is a for r, a in zip(self.checked, arrays)):
             return False
-        if overlapping(domain, [tensors[i] for i, _ in self.recording.updates], list(tensors)):
+        if overlapping(domain, [tensors[i] for i, _ in self.recording.updates], all_tensors):
             return True
         self.checked = tuple(map(weakref.ref, arrays))
         return False
@@ -143,7 +150,9 @@ def resolve(domain: Domain, rec: Recording, call: Call) -> list[Any] | None:
     """The tensors behind the parameters in this call; None where one is gone."""
     found: list[Any] = []
     for s, owner in zip(rec.sources, rec.owners):
-        if owner is not None:
+        if type(s) is Scalar:
+            t = domain.wrap(number_array(call.found[s.ref]), False)
+        elif owner is not None:
             t = call.tensors[owner.index] if isinstance(owner, Argument) else owner.get()
             t = None if t is None else domain.get_grad(t)
         else:
@@ -152,6 +161,11 @@ def resolve(domain: Domain, rec: Recording, call: Call) -> list[Any] | None:
             return None
         found.append(t)
     return found
+
+
+def number_array(x: float) -> Array:
+    """A number as the parameter it is of the graph."""
+    return np.asarray(x, np.float64 if type(x) is float else np.int64)
 
 
 def python_value(x: Any) -> Any:

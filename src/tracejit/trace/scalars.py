@@ -1,0 +1,206 @@
+"""Numbers as inputs of a trace: what Python computed from them, Python computes again in every call.
+
+A number that was another one in an earlier recording (a learning rate, a step count) is handed to the recorded code as
+an `Opaque`. Arithmetic on it is noted on a `Tape`; running the tape again is plain Python, so its bits, errors and
+huge integers are Python's. A number enters the graph where it meets a tensor, as a parameter of rank 0. A comparison
+guards its outcome; every other look at a number guards the number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracejit.ir.node import Node
+
+__all__ = ["FUNCTIONS", "OPAQUE", "Memory", "Numbers", "Opaque", "OpaqueInt", "Source", "Tape", "plain_number"]
+
+Number = int | float
+LARGEST = 2**53  # an integer that is a parameter is exact in every type it may be cast to
+
+
+class Opaque(float):
+    """A float that recorded code may move about freely; looking at it goes through `Recorder.reveal`.
+
+    It may be kept in locals and fresh containers, passed to Python functions and returned (then it is an output).
+    `node` is its value in the graph, where it was taken from a tensor; else `ref` is its place on the tape.
+    """
+
+    __slots__ = ("node", "ref", "seen")
+    node: Node | None
+    ref: int
+    seen: bool
+
+
+class OpaqueInt(int):
+    """The same for an int; always on the tape."""
+
+    node: Node | None
+    ref: int
+    seen: bool
+
+
+OPAQUE: frozenset[type] = frozenset((Opaque, OpaqueInt))
+# Pure functions of numbers, beside the operators.
+FUNCTIONS: frozenset[Any] = frozenset(
+    [
+        *(abs, round, min, max, pow),
+        *(math.acos, math.asin, math.atan, math.atan2, math.ceil, math.cos, math.cosh, math.exp, math.expm1, math.fabs),
+        *(math.floor, math.fmod, math.isfinite, math.isinf, math.isnan, math.log, math.log10, math.log1p, math.log2),
+        *(math.pow, math.sin, math.sinh, math.sqrt, math.tan, math.tanh, math.trunc, math.copysign),
+    ]
+)
+
+
+def plain_number(x: Any) -> Any:
+    """x, as the float or int it is where it is an opaque one."""
+    t = type(x)
+    return float.__float__(x) if t is Opaque else int.__int__(x) if t is OpaqueInt else x
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A number outside: an argument (key: its position or name), or entry `key` of `owner` as for a cell."""
+
+    kind: str
+    owner: Any
+    key: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """f of numbers: each operand is (True, place on the tape) or (False, the number)."""
+
+    f: Callable[..., Any]
+    operands: tuple[tuple[bool, Any], ...]
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a compiled function remembers of the numbers it read: those that changed are inputs from then on."""
+
+    last: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    wide: set[Any] = field(default_factory=set[Any])
+    exact: set[Any] = field(default_factory=set[Any])  # looked at: never again inputs
+
+    def widens(self, key: Any, value: Number, bits: Any) -> bool:
+        """Whether number `key`, now `value`, is an input; remembers it."""
+        if key in self.exact:
+            return False
+        if key not in self.wide:
+            if len(self.last) > 4096:
+                self.last.clear()
+            before = self.last.setdefault(key, bits)
+            if before == bits or before[0] is not bits[0]:
+                self.last[key] = bits
+                return False
+            self.wide.add(key)
+        return True
+
+
+@dataclass(slots=True)
+class Tape:
+    """The numbers of an open recording."""
+
+    entries: list[Source | Step] = field(default_factory=list[Source | Step])
+    values: list[Any] = field(default_factory=list[Any])
+    guards: dict[int, Any] = field(default_factory=dict[int, Any])  # place -> what it must be, type and bits
+    known: dict[Any, int] = field(default_factory=dict[Any, int])
+
+    def put(self, key: Any, entry: Source | Step, value: Any) -> int:
+        """The place of an entry; one for each key."""
+        at = self.known.get(key)
+        if at is None:
+            at = self.known[key] = len(self.entries)
+            self.entries.append(entry)
+            self.values.append(value)
+        return at
+
+    def opaque(self, at: int) -> Any:
+        """The number at a place, for recorded code to carry."""
+        value = self.values[at]
+        out = Opaque(value) if type(value) is float else OpaqueInt(value)
+        out.node, out.ref, out.seen = None, at, False
+        return out
+
+    def signature(self) -> str:
+        """Text equal for two recordings that did the same with the same numbers."""
+        words = [
+            (e.kind, id(e.owner), e.key) if isinstance(e, Source) else (e.f.__qualname__, e.operands)
+            for e in self.entries
+        ]
+        return repr((words, [type(v) for v in self.values], self.guards))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Numbers:
+    """A closed tape."""
+
+    reads: tuple[Callable[[Any], Any] | None, ...]  # by place: how a call finds the number; None for steps
+    steps: tuple[Step | None, ...]
+    types: tuple[type, ...]
+    guards: tuple[tuple[int, Any, Any], ...]  # place, value, its key
+    params: tuple[int, ...]  # places that are parameters of the graph
+
+    def run(self, call: Any, bits: Callable[[Any], Any]) -> list[Any] | str:
+        """Every number of the tape in this call; or why the trace does not fit."""
+        found: list[Any] = []
+        for read, step, t in zip(self.reads, self.steps, self.types):
+            if read is not None:
+                v = read(call)
+            else:
+                assert step is not None
+                try:
+                    v = step.f(*[found[x] if is_ref else x for is_ref, x in step.operands])
+                except Exception as e:  # plain Python will raise it again, where the user expects it
+                    return f"{step.f.__name__} of numbers raises {type(e).__name__}"
+            if type(v) is not t:
+                return f"a number was of type {t.__name__}, is now of type {type(v).__name__}"
+            found.append(v)
+        for at, value, key in self.guards:
+            if bits(found[at]) != key:
+                return f"a number that Python looked at was {value}, is now {found[at]}"
+        for at in self.params:
+            if type(found[at]) is int and not -LARGEST <= found[at] <= LARGEST:
+                return f"the integer {found[at]} is too large to be an input"
+        return found
+
+
+def close(tape: Tape, params: tuple[int, ...], bits: Any, watch: Callable[[Any], Any]) -> Numbers:
+    """The tape as a trace keeps it, holding owners weakly where possible (`watch`)."""
+    return Numbers(
+        tuple(_reader(e, watch) if isinstance(e, Source) else None for e in tape.entries),
+        tuple(e if isinstance(e, Step) else None for e in tape.entries),
+        tuple(map(type, tape.values)),
+        tuple((at, v, bits(v)) for at, v in tape.guards.items()),
+        params,
+    )
+
+
+def _reader(source: Source, watch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    key = source.key
+    if source.kind == "argument":
+        return lambda call: call.numbers[key]
+    owner = watch(source.owner)
+    read = _READ[source.kind]
+    return lambda call: read(owner(), key)
+
+
+def _entry_of(o: Any, key: Any) -> Any:
+    return None if o is None else o.__dict__.get(key)
+
+
+def _item_of(d: Any, key: Any) -> Any:
+    return dict.get(d, key)
+
+
+def _contents_of(cell: Any, key: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except (AttributeError, ValueError):  # the cell is gone, or empty
+        return None
+
+
+_READ: dict[str, Callable[[Any, Any], Any]] = {"ivar": _entry_of, "item": _item_of, "closure": _contents_of}
