@@ -1,6 +1,8 @@
 """Recorded, refused or not, a call gives what plain Python gives; and what is refused, and why."""
 
 import ast
+import contextlib
+import cProfile
 import difflib
 import fractions
 import gc
@@ -9,6 +11,7 @@ import json
 import pprint
 import statistics
 import string
+import sys
 import textwrap
 import types
 import weakref
@@ -455,3 +458,46 @@ def test_explain_says_what_runs_and_what_does_not():
     assert "changes an outside object: append on a list" in text
     assert "this path stays eager" in text
     assert c.graphs()[0].startswith("graph @")
+
+
+def test_a_profiler_that_cannot_be_paused_keeps_calls_eager():
+    c = tj.compile(lambda x: x + 1)
+    profiler = cProfile.Profile()
+    profiler.enable()
+    try:
+        for _ in range(6):
+            assert c(tj.zeros(1)).item() == 1
+    finally:
+        profiler.disable()
+    if sys.version_info < (3, 12):  # later ones leave the profile function alone
+        assert "a profiler that cannot be paused is active" in c.explain()
+    for _ in range(6):
+        c(tj.zeros(1))
+    assert c.compiled_calls
+
+
+def test_a_profile_function_is_put_back_after_a_recording():
+    c = tj.compile(lambda x: x + 1)
+
+    def profile(frame, event, arg):
+        pass
+
+    sys.setprofile(profile)
+    try:
+        for _ in range(6):
+            c(tj.zeros(1))
+        assert sys.getprofile() is profile
+    finally:
+        sys.setprofile(None)
+    assert c.compiled_calls
+
+
+def test_a_recording_leaves_nothing_in_the_profile_slot():
+    def fails(x):
+        raise ValueError(x)
+
+    for f in (lambda x: x + 1, fails):
+        for _ in range(4):
+            with contextlib.suppress(ValueError):
+                tj.compile(f, hot=1)(tj.zeros(1))
+            assert sys.getprofile() is None

@@ -150,15 +150,12 @@ def call_function(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[st
         if id(f) not in r.fresh:
             r.refuse(f"calls {getattr(f, '__qualname__', f)}, which is kept out of recordings")
         return f(*args, **kwargs)
-    net = sys.getprofile()
-    sys.setprofile(None)  # rewriting bytecode is our own work
-    try:
-        code = f.__code__ if is_instrumented(f.__code__) else instrument.instrument(f.__code__)
-    except NotCompilable as e:
-        code = None
-        r.refuse(str(e))
-    finally:
-        sys.setprofile(net)
+    code = f.__code__ if is_instrumented(f.__code__) else instrument.made(f.__code__)
+    if code is None:
+        try:
+            code = r.unwatched(instrument.instrument, f.__code__)
+        except NotCompilable as e:
+            r.refuse(str(e))
     if code is None:
         return plainly(r, f, args, kwargs)
     _identify(r, f, hooked=True)

@@ -182,6 +182,8 @@ class Compiled:
 
     def may_not_record(self, bucket: Bucket | None, seen: tuple[Any, ...]) -> str | None:
         """Why this call is not worth recording; None where it is."""
+        if (profile := sys.getprofile()) is not None and not callable(profile):
+            return "a profiler that cannot be paused is active"
         if self.refused >= _ALL_REFUSALS:
             return "too many recordings were refused"
         if self.recordings >= 48 + self.compiled_calls // 4:

@@ -156,6 +156,12 @@ def forget() -> None:
     _copies.clear()
 
 
+def made(code: types.CodeType) -> types.CodeType | None:
+    """The instrumented copy of `code`, if it was made before."""
+    found = _copies.get(id(code))
+    return found[1] if found is not None and found[0]() is code and not isinstance(found[1], str) else None
+
+
 def instrument(code: types.CodeType) -> types.CodeType:
     """The instrumented copy of `code`, made once. Raises NotCompilable naming what is not understood."""
     found = _copies.get(id(code))

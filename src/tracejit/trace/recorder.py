@@ -111,6 +111,7 @@ class Reason:
         return f"{self.where}: {self.text}" if self.where else self.text
 
 
+_names: dict[str, str] = {}  # file of a frame -> its name, empty for the library's own: asked 30 times for each op
 _PACKAGE = __file__.rsplit("/", 2)[0] + "/"
 
 
@@ -119,8 +120,10 @@ def where() -> str | None:
     f: types.FrameType | None = sys._getframe(1)
     while f is not None:
         name = f.f_code.co_filename
-        if not name.startswith(_PACKAGE):
-            return f"{name.rsplit('/', 1)[-1]}:{f.f_lineno}"
+        if (short := _names.get(name)) is None:
+            short = _names[name] = "" if name.startswith(_PACKAGE) else name.rsplit("/", 1)[-1]
+        if short:
+            return f"{short}:{f.f_lineno}"
         f = f.f_back
     return None
 
@@ -128,6 +131,11 @@ def where() -> str | None:
 def plainly(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Any:
     """f(*args, **kwargs)"""
     return f(*args, **(kwargs or {}))
+
+
+def directly(f: Callable[..., Any], *args: Any) -> Any:
+    """f(*args)"""
+    return f(*args)
 
 
 class Recorder:
@@ -143,6 +151,8 @@ class Recorder:
         self.tape_start = domain.tape_position()  # tape entries with a smaller `seq` were made outside
         # How hooks call: `calls.call`, set while the recording is open.
         self.invoke: Callable[..., Any] = plainly
+        # How our own work is done while the net watches: `Net.unwatched`.
+        self.unwatched: Callable[..., Any] = directly
         self.cells: dict[tuple[Any, ...], Cell] = {}
         self.reasons: list[Reason] = []
         self.fresh: dict[int, Any] = {}  # made in this recording; kept alive so that ids stay theirs
