@@ -259,7 +259,8 @@ def build(cells: Iterable[Cell], domain: Domain, on_death: Callable[[Any], None]
 
 # -- words of memory that stand for cells
 
-# (owner, what to keep alive) -> chunks of rows that are true now, and are not once the cell differs from what it is now
+# (owner, what to keep alive) -> chunks of rows that are true now and no longer when the cell is not what it is now.
+# Rows go from left to right, plain ones first: none reads an address that those before it have not proved.
 Reader = Callable[[Any, list[Any]], Sequence[Chunk] | None]
 
 
@@ -306,7 +307,7 @@ class Checker:
 
     text: _Text
     python: Callable[[], int]  # all cells
-    walk: Callable[[int, int], int]
+    walk: Callable[[int, int, int], int]
     groups: tuple[Group, ...]
     laid: tuple[Table, Callable[[], int] | None] | None = field(default=None)  # the words, and the cells beside them
 
@@ -315,7 +316,7 @@ class Checker:
         if self.laid is None:
             return self.begin()
         table, rest = self.laid
-        at = self.walk(table.address, table.rows)
+        at = self.walk(table.address, table.plain, table.chained)
         if at >= 0:
             return self.moved(table, at)
         return -1 if rest is None else rest()
@@ -343,11 +344,12 @@ class Checker:
         for _ in range(2 * len(self.groups)):
             k = table.owner[at]
             g = self.groups[k]
+            ask = self.text.function(g.cells)
+            if (row := ask()) >= 0:
+                return row
             g.moves += 1
             chunks, left, kept = g.read()
-            row = self.text.function(g.cells)()
-            if row >= 0:
-                g.moves -= 1
+            if (row := ask()) >= 0:  # again, as in `begin`
                 return row
             same_left, g.chunks, g.left, before, g.kept = left == g.left, chunks, left, g.kept, kept
             if not (same_left and table.replace(k, chunks, kept)):
@@ -355,7 +357,7 @@ class Checker:
             del before  # its addresses were in the table until now
             assert self.laid is not None
             table, rest = self.laid
-            at = self.walk(table.address, table.rows)
+            at = self.walk(table.address, table.plain, table.chained)
             if at < 0:
                 return -1 if rest is None else rest()
         return self.python()  # the world moves faster than it can be read
@@ -487,7 +489,7 @@ def _function_words(c: Cell, domain: Domain) -> Reader | None:
 def _facts(t: Any, base: int, at: int, spare: int, a: Anatomy, kept: list[Any]) -> list[guards.Row] | None:
     """Rows that hold while a tensor with t's facts lies at r[base] + at; they use the registers 1 and 2."""
     names, layout = a.facts(t), guards.layout()
-    array: Any = getattr(t, a.array)
+    array: Any = getattr(t, a.array, None)
     if names is None or not layout.array or layout.type is None or type(array) is not np.ndarray:
         return None
     rows: list[guards.Row] = [(base, DROP, at + layout.type, guards.ALL, id(type(t)))]
@@ -506,12 +508,26 @@ def _facts(t: Any, base: int, at: int, spare: int, a: Anatomy, kept: list[Any]) 
 
 def _tensor(c: Cell, domain: Domain) -> Reader | None:
     a = domain.anatomy
-    if a is None:
+    at = None if a is None else guards.slot_offset(a.slots[a.array])
+    if a is None or at is None:
         return None
 
+    def slot_of(o: Any, array: Any) -> Chunk:
+        return guards.address(id(o) + at, id(array))
+
+    known: int | None = None  # the array at the first reading
+
     def read(o: Any, kept: list[Any]) -> Sequence[Chunk] | None:
+        nonlocal known
         rows = _facts(o, 0, id(o), 2, a, kept)
-        return None if rows is None else [tuple(rows)]
+        if rows is None:
+            return None
+        array = getattr(o, a.array)
+        known = id(array) if known is None else known
+        if known != id(array):  # arrays come and go: follow the slot
+            return [tuple(rows)]
+        # The slot holds this array, so it is alive, or another ndarray at its address, with words of its own.
+        return [tuple(r for r in rows if r[:2] == (0, DROP)), slot_of(o, array), guards.array_words(array)]
 
     return read
 
