@@ -20,7 +20,7 @@ import pytest
 
 import tracejit as tj
 from tracejit.tensor.jit import DOMAIN
-from tracejit.trace import instrument
+from tracejit.trace import copies, instrument
 from tracejit.trace.key import flatten
 from tracejit.trace.recorder import Recorder, active
 from tracejit.trace.recording import Recording, record
@@ -501,3 +501,19 @@ def test_a_recording_leaves_nothing_in_the_profile_slot():
             with contextlib.suppress(ValueError):
                 tj.compile(f, hot=1)(tj.zeros(1))
             assert sys.getprofile() is None
+
+
+def test_an_instrumented_copy_kept_in_the_store_is_the_same():
+    def f(x, *args, k=(1, 2), **more):
+        box = {v: i for i, v in enumerate(args)}
+        try:
+            return [-x + v for v in k if v in {1, 2}], f"{box!r:>4}", lambda: x, more.get("a", 1.5) ** 2
+        except (KeyError, ValueError):
+            x.a[0] += 1
+
+    named = {"NULL": instrument.NULL, **instrument._TABLE}
+    written = instrument._written(f.__code__)
+    copies.keep(f.__code__, written, named)
+    found = copies.find(f.__code__, named)
+    assert found == written
+    assert all(a is b for a, b in zip(found.co_consts, written.co_consts) if not isinstance(a, (str, tuple)))

@@ -24,6 +24,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tracejit.errors import NotCompilable
+from tracejit.trace import copies
 
 if TYPE_CHECKING:
     from bytecode import Bytecode, Instr
@@ -185,6 +186,17 @@ def _rewrite(code: types.CodeType) -> types.CodeType:
         raise NotCompilable(f"Python {sys.version.split()[0]} is not one whose bytecode was tested")
     if code.co_flags & _BAD_FLAGS:
         raise NotCompilable(f"{code.co_qualname} is an async function")
+    named = {"NULL": NULL, **_TABLE}
+    new = copies.find(code, named)
+    if new is None:
+        new = _written(code)
+        copies.keep(code, new, named)
+    key = id(new)
+    _instrumented[key] = weakref.ref(new, lambda _: _instrumented.pop(key, None))
+    return new
+
+
+def _written(code: types.CodeType) -> types.CodeType:
     if "Bytecode" not in globals():
         _load_bytecode()
     program = Bytecode.from_code(code)
@@ -192,10 +204,7 @@ def _rewrite(code: types.CodeType) -> types.CodeType:
     for i in range(len(writer.source)):
         writer.step(i)
     program[:] = writer.out
-    new = program.to_code()
-    key = id(new)
-    _instrumented[key] = weakref.ref(new, lambda _: _instrumented.pop(key, None))
-    return new
+    return program.to_code()
 
 
 class _Writer:
