@@ -17,7 +17,7 @@ The printed form is complete: two kernels that print alike are the same machine 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -41,6 +41,8 @@ __all__ = [
     "Store",
     "axes_of",
     "extent",
+    "indices",
+    "reindexed",
     "scalars",
     "show",
     "sizes",
@@ -171,6 +173,17 @@ def indices(op: Op) -> tuple[Index, ...]:
     if isinstance(op, (Load, Position)):
         return (op.index,)
     return tuple(i for i, _, _ in op.conditions) if isinstance(op, Inside) else ()
+
+
+def reindexed(op: Op, change: Callable[[Index], Index]) -> Op:
+    """The op of a kernel body with its index expressions changed; the same object where it has none."""
+    if isinstance(op, Load):
+        return Load(op.buffer, op.dtype, change(op.index), op.strides, op.safe)
+    if isinstance(op, Position):
+        return Position(change(op.index))
+    if isinstance(op, Inside):
+        return Inside(tuple((change(i), lo, hi) for i, lo, hi in op.conditions))
+    return op
 
 
 def axes_of(op: Op) -> set[Axis]:

@@ -5,11 +5,11 @@ Everything stays affine. Where an index would have to be divided, `NeedSplit` na
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tracejit.codegen.kernel import extent, scalars
+from tracejit.codegen.kernel import extent, scalars, sizes
 from tracejit.ir.dim import Shape
 from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
@@ -23,12 +23,14 @@ __all__ = [
     "Operand",
     "bounds",
     "divide",
+    "extents",
     "flatten",
     "hole",
     "holes",
     "key",
     "operands",
     "place",
+    "renamed",
     "reshaped",
     "strides_of",
 ]
@@ -82,6 +84,16 @@ def bounds(index: Index) -> tuple[int, int]:
         reach = extent(c) * (extent(a.extent) - 1)
         low, high = low + min(0, reach), high + max(0, reach)
     return low, high
+
+
+def extents(axes: Sequence[Axis]) -> tuple[int, ...]:
+    """Extents of axes."""
+    return sizes(a.extent for a in axes)
+
+
+def renamed(index: Index, axes: Mapping[Axis, Axis]) -> Index:
+    """The index with other axes."""
+    return Index(tuple((axes.get(a, a), c) for a, c in index.terms), index.constant) if axes else index
 
 
 def strides_of(shape: Shape) -> tuple[int, ...]:

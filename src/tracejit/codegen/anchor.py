@@ -1,0 +1,139 @@
+"""Anchors: the stored nodes that kernels compute, each as an expression over the axes of its loops.
+
+The axes of an anchor are those of its result, or of what it reduces, cut in factors where a reshape inside the
+expression asks for it. Equal extents have the same axes, so that anchors can share a kernel. What an expression cannot
+read by affine indices gets memory, and then an anchor of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tracejit.codegen.element import Fetch, NeedMemory, expand, fill
+from tracejit.codegen.kernel import scalars, sizes
+from tracejit.codegen.memory import OVER_AXES, REDUCTIONS, Memory
+from tracejit.codegen.place import NeedSplit, flatten, operands
+from tracejit.ir.dim import Shape
+from tracejit.ir.index import Axis, Index
+from tracejit.ir.node import Node
+from tracejit.ir.op import Reduce
+
+__all__ = ["Anchor", "find_anchors"]
+
+Spaces = dict[tuple[int, ...], tuple[Axis, ...]]
+Factors = list[list[int]]  # of each axis; their product is its extent
+
+
+@dataclass(eq=False)
+class Anchor:
+    """A node that owns loops: its value at each point of `space` (for a reduction: what is reduced over the rest)."""
+
+    node: Node
+    space: tuple[Axis, ...]
+    kept: tuple[Axis, ...]  # the axes of the result
+    value: Node
+    kind: str | None  # of the reduction
+    fetches: list[Node]
+    size: int  # scalar operations
+
+    @property
+    def index(self) -> Index:
+        """Where the result of a point lies."""
+        return flatten([Index.of(a) for a in self.kept], tuple(a.extent for a in self.kept))
+
+    @property
+    def reads(self) -> list[Node]:
+        """Stored nodes it reads."""
+        return [f.op.source for f in self.fetches]  # type: ignore[attr-defined]
+
+
+def find_anchors(memory: Memory) -> list[Anchor]:
+    """An anchor for each stored node that kernels compute; stores whatever proves to need memory on the way."""
+    made: dict[Node, Anchor] = {}
+    spaces: Spaces = {}
+    for n in memory.nodes:
+        pending = [n] if n in memory.stored and n in memory.pulled else []
+        while pending:
+            node = pending[-1]
+            if node in made:
+                pending.pop()
+                continue
+            try:
+                made[node] = build(node, memory, made, spaces)
+            except NeedMemory as need:
+                memory.stored.add(need.node)
+                if need.node in memory.pulled:
+                    pending.append(need.node)
+    return list(made.values())
+
+
+def build(n: Node, memory: Memory, made: Collection[Node], spaces: Spaces) -> Anchor:
+    """The node over its axes: one attempt after another, cutting axes as reshapes ask for it."""
+    full = loop_shape(n)
+    factors: Factors = [[d] for d in full]
+    while True:
+        axes = space_of([f for fs in factors for f in fs], spaces)
+        try:
+            return expression(n, full, factors, axes, memory, made)
+        except NeedSplit as cut:
+            split(factors, axes.index(cut.axis), cut.inner)
+
+
+def loop_shape(n: Node) -> tuple[int, ...]:
+    """The extents that the node's loops run over: its own, and those it reduces."""
+    if n.op.name in OVER_AXES:
+        return sizes(n.inputs[0].shape)
+    if n.op.name not in REDUCTIONS:
+        return sizes(n.shape)
+    probe = n.op.element(tuple(Index.at(0) for _ in n.shape), *operands(n))
+    assert isinstance(probe, Reduce)
+    return (*sizes(n.shape), *sizes(probe.extents))
+
+
+def space_of(extents: Sequence[int], spaces: Spaces) -> tuple[Axis, ...]:
+    """The axes of a space: the same objects for the same extents; extents 1 have none."""
+    shape = tuple(e for e in extents if e != 1)
+    if shape not in spaces:
+        spaces[shape] = tuple(Axis(f"i{k}", e) for k, e in enumerate(shape))
+    return spaces[shape]
+
+
+def split(factors: Factors, at: int, inner: int) -> None:
+    """Cut axis number `at` (extents 1 are none) so that its inner part has `inner` steps."""
+    for fs in factors:
+        for k, f in enumerate(fs):
+            if f == 1:
+                continue
+            if at == 0:
+                fs[k : k + 1] = [f // inner, inner]
+                return
+            at -= 1
+    raise AssertionError("the axis is not of this loop")
+
+
+def expression(
+    n: Node, full: Shape, factors: Factors, axes: tuple[Axis, ...], memory: Memory, made: Collection[Node]
+) -> Anchor:
+    """The node over `axes`, which are its `full` shape in `factors`. Raises NeedSplit, NeedMemory."""
+    free = iter(axes)
+    of_dim: list[list[Axis]] = [[next(free) for f in fs if f != 1] for fs in factors]
+    at = [flatten([Index.of(a) for a in row], tuple(a.extent for a in row)) for row in of_dim]
+    kind, kept = None, axes
+    if n.op.name in REDUCTIONS:
+        reduced = reduced_axes(n.op) if n.op.name in OVER_AXES else tuple(range(len(n.shape), len(full)))
+        kept = tuple(a for d, row in enumerate(of_dim) if d not in reduced for a in row)
+        reduce = n.op.element(tuple(i for d, i in enumerate(at) if d not in reduced), *operands(n))
+        assert isinstance(reduce, Reduce)
+        kind = reduce.kind
+        value = fill(reduce.element(tuple(at[d] for d in reduced)), memory, made)
+    else:
+        value = fill(expand(n, tuple(at), memory, made), memory, made)
+    order = scalars([value])
+    return Anchor(n, axes, kept, value, kind, [f for f in order if isinstance(f.op, Fetch)], len(order))
+
+
+def reduced_axes(op: Any) -> tuple[int, ...]:
+    """The axes a reduction drops."""
+    return (op.axis,) if hasattr(op, "axis") else tuple(op.axes)

@@ -1,0 +1,143 @@
+"""Which nodes are stored, and which are computed inside their readers.
+
+Stored are results, operands of library calls, reductions, and what several readers share and is not cheap. A reshape or
+copy of a stored value is that value. All else is pulled into its readers. When unsure, store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Protocol
+
+from tracejit.codegen.kernel import COST, sizes
+from tracejit.codegen.views import View
+from tracejit.ir.dtype import DType
+from tracejit.ir.graph import Graph
+from tracejit.ir.node import Node
+from tracejit.ir.op import ArrayConst, Item, Op, Param
+from tracejit.ir.types import TupleType
+
+__all__ = ["OVER_AXES", "REDUCTIONS", "SAME", "Match", "Memory", "Supports", "choose"]
+
+CHEAP = 2  # recomputing this much beats a trip through memory
+DEEPEST = 64  # pulled nodes in a chain, before one is stored
+
+SAME = frozenset({"reshape", "copy", "stop_gradient"})
+MOVEMENT = SAME | {
+    "transpose", "broadcast", "slice", "pad", "flip", "concat", "const", "iota", "unfold", "take", "take_along",
+    "dynamic_slice", "update_slice", "dynamic_update_slice",
+}  # fmt: skip
+OVER_AXES = frozenset({"reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "argmax", "argmin"})
+REDUCTIONS = OVER_AXES | {"matmul", "conv", "fold"}
+
+Supports = Callable[[Op, Sequence[DType]], bool]
+
+
+class Match(Protocol):
+    """What a library makes of a node it has a kernel for."""
+
+    @property
+    def operands(self) -> Sequence[View]:
+        """Where the operands lie: views of values that get memory."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What is decided about the nodes of a graph. `stored` still grows while expressions are made."""
+
+    nodes: Sequence[Node]
+    base: Mapping[Node, Node]  # the node whose memory holds the elements, itself but for reshapes and copies
+    matches: Mapping[Node, Match]  # what has a library kernel
+    pulled: frozenset[Node]  # what kernels can compute
+    stored: set[Node] = field(default_factory=set[Node])
+
+    @property
+    def opaque(self) -> list[Node]:
+        """Params, constant arrays, and what a library or the host makes: always in memory."""
+        return [n for n in self.nodes if n not in self.pulled]
+
+    def operands(self, n: Node) -> tuple[Node, ...]:
+        """The stored nodes a call reads."""
+        if n in self.matches:
+            return tuple(self.base[v.base] for v in self.matches[n].operands)
+        return tuple(self.base[i] for i in n.inputs)
+
+
+def choose(graph: Graph, supports: Supports, library: Callable[[Node], Match | None]) -> Memory:
+    """What has to be stored: memory as it is, results, operands of calls, reductions, and what is worth it."""
+    matches = {n: m for n in graph.nodes if (m := library(n)) is not None}
+    base: dict[Node, Node] = {}
+    for n in graph.nodes:
+        base[n] = base[n.inputs[0]] if n.op.name in SAME else n
+    pulled = frozenset(n for n in graph.nodes if n not in matches and is_computed(n, supports))
+    memory = Memory(graph.nodes, base, matches, pulled)
+    for n in memory.opaque:
+        memory.stored.add(n)
+        memory.stored.update(memory.operands(n))
+    memory.stored.update(base[r] for r in graph.results)
+    memory.stored.update(n for n in graph.nodes if n.op.name in REDUCTIONS)
+    store_shared(memory, store_deep(memory))
+    return memory
+
+
+def is_computed(n: Node, supports: Supports) -> bool:
+    """True where a kernel can compute the node."""
+    op = n.op
+    if isinstance(op, (Param, Item)) or isinstance(n.type, TupleType):
+        return False
+    if op.name == "const":
+        return not isinstance(op.value, ArrayConst)  # type: ignore[attr-defined]
+    if op.name in SAME:
+        return True
+    if not op.is_pullable():
+        return False
+    if op.name in REDUCTIONS:  # over nothing: the host knows what that is
+        return prod(sizes(n.inputs[0].shape)) > 0 or prod(sizes(n.shape)) == 0
+    return op.name in MOVEMENT or op.name == "random_bits" or supports(op, [i.dtype for i in n.inputs])
+
+
+def store_deep(memory: Memory) -> Mapping[Node, int]:
+    """Store a node of each long chain; gives what one element of each node costs its readers."""
+    stored = memory.stored
+    cost: dict[Node, int] = {}
+    depth: dict[Node, int] = {}
+    for n in memory.nodes:
+        pulled = [i for i in n.inputs if i not in stored]
+        own = 0 if n.op.name in MOVEMENT else COST.get(n.op.name, 1)
+        cost[n] = min(own + sum(cost[i] for i in pulled), 1 << 20)
+        depth[n] = 1 + max((depth[i] for i in pulled), default=0)
+        if depth[n] > DEEPEST and n.op.name not in MOVEMENT:
+            stored.add(n)
+        if n in stored:
+            cost[n] = depth[n] = 0
+    return cost
+
+
+def store_shared(memory: Memory, cost: Mapping[Node, int]) -> None:
+    """Store what would be computed more than once and is not cheap."""
+    nodes, stored = memory.nodes, memory.stored
+    sites: dict[Node, set[Node]] = {n: set() for n in nodes}  # the owners of loops that would compute the node
+    shared = dict.fromkeys(nodes, 0)  # times each element is computed for readers at its point,
+    moved = dict.fromkeys(nodes, 0)  # and for readers elsewhere
+    for n in reversed(nodes):
+        times = shared[n] + moved[n]
+        is_dear = cost[n] > CHEAP and n.op.name not in MOVEMENT
+        if is_dear and (len(sites[n]) > 1 or times > 1):
+            stored.add(n)
+        here, times = ({n}, 1) if n in stored else (sites[n], max(1, times))
+        for i in n.inputs:
+            sites[i] |= here
+            if n.op.name in MOVEMENT and n.op.name not in SAME:
+                moved[i] += times * growth(n, i)
+            else:
+                shared[i] = max(shared[i], times)
+
+
+def growth(n: Node, i: Node) -> int:
+    """How many elements of `n` read one of its operand `i`."""
+    if n.op.name in ("pad", "concat", "slice", "flip", "transpose"):
+        return 1
+    return max(1, prod(sizes(n.shape)) // max(1, prod(sizes(i.shape))))
