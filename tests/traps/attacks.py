@@ -3348,3 +3348,114 @@ def schedule_of_a_train_step(T, jit, r):
                 opt.param_groups[0]["weight_decay"] = 0
             if k == 12:
                 opt.load_state_dict(opt.state_dict())
+
+
+# ---------------------------------------------------------------- custom gradient rules
+
+
+@attack(compiles=True)
+def custom_rule_inside(T, jit, r):
+    o = O()
+    o.scale = 2.0
+
+    class Scaled(T.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, k):
+            ctx.save_for_backward(x)
+            ctx.k = k * o.scale
+            return x * ctx.k
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return g * ctx.k + x * o.scale, None
+
+    w = T.tensor([1.0, 2.0], requires_grad=True)
+
+    def step(x, k):
+        w.grad = None
+        loss = (Scaled.apply(w * x, k) ** 2).sum()
+        loss.backward()
+        return loss.detach(), w.grad.clone()
+
+    step, plain = jit(step), jit(lambda x: Scaled.apply(x, 3.0))
+    x = T.tensor([1.0, 3.0])
+    warm(r, step, x, 2)
+    warm(r, plain, x)
+    for change in range(6):
+        if change == 0:
+            o.scale = 5.0
+        if change == 1:
+            Scaled.backward = staticmethod(lambda ctx, g: (g * 100, None))
+        if change == 2:
+            Scaled.forward = staticmethod(lambda ctx, x, k: x + k)
+        if change == 3:
+            Scaled.forward.__defaults__ = ()
+            Scaled.forward.__code__ = (lambda ctx, x, k: x - k).__code__
+        if change == 4:
+            Scaled.backward = staticmethod(lambda ctx, g: (g if o.scale > 5 else -g, None))
+        if change == 5:
+            o.scale = 6.0
+        warm(r, step, x, 2)
+        r(step(x, 2.5))
+        r(plain(x))
+
+
+@attack()
+def custom_rule_with_effects(T, jit, r):
+    log = []
+
+    class Noted(T.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            log.append("forward")
+            ctx.kept = x
+            return x
+
+        @staticmethod
+        def backward(ctx, g):
+            log.append("backward")
+            return g * ctx.kept
+
+    w = T.tensor([1.0, 2.0], requires_grad=True)
+
+    def step(x):
+        w.grad = None
+        Noted.apply(w * x).sum().backward()
+        return w.grad.clone()
+
+    step, out = jit(step), jit(lambda x: Noted.apply(w * x))
+    for k in range(7):
+        r(step(T.tensor([1.0, 3.0 + k])))
+        r(len(log))
+        y = out(T.tensor([1.0, 3.0 + k]))
+        w.grad = None
+        y.sum().backward()
+        r([y, w.grad, len(log)])
+
+
+@attack()
+def custom_rule_called_through_an_outside_tape(T, jit, r):
+    class Cubed(T.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            return 3 * g * ctx.saved_tensors[0] ** 2
+
+    w = T.tensor([1.0, 2.0], requires_grad=True)
+    f = jit(lambda y: (y * 2).sum().backward())
+    for k in range(7):
+        w.grad = None
+        f(Cubed.apply(w * k))
+        r(w.grad)
+    g = jit(lambda x: Cubed.apply(x))
+    for k in range(7):
+        w.grad = None
+        y = g(w * k)
+        r(y)
+        y.sum().backward()
+        r(w.grad)

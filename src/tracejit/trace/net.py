@@ -119,7 +119,7 @@ class Net:
         code, known = frame.f_code, self.known
         if (fine := known.get(id(code))) is None:
             name = frame.f_globals.get("__name__")
-            fine = known[id(code)] = is_instrumented(code) or is_library(name) or is_recorder(name) or name == "abc"
+            fine = known[id(code)] = is_instrumented(code) or is_library(name) or is_recorder(name) or _is_ours(name)
             self.r.keep.append(code)
             if fine and self.count < _SLOTS // 2:
                 self._add(id(code))
@@ -149,6 +149,11 @@ _SUPPORT = frozenset(
     posixpath operator importlib copy copyreg warnings math itertools
 """.split()
 )
+
+
+def _is_ours(module: Any) -> bool:
+    """Modules that run no code of the user's: a collection may free machine code of ours at any time, by llvmlite."""
+    return isinstance(module, str) and module.partition(".")[0] in ("abc", "llvmlite")
 
 
 def _is_support(module: Any) -> bool:

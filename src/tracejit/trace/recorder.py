@@ -164,6 +164,7 @@ class Recorder:
         self.grad_sources: dict[int, Any] = {}  # id of an outside gradient -> the tensor whose .grad it was
         self.arguments: set[int] = set()  # ids of the tensors among the arguments
         self.silent = False  # the next `.item()` makes an Opaque instead of a check
+        self.opens_rule = False  # a custom rule is used, its context is about to be seen
         self.closing = False  # the call is over, its backward pass is being recorded
         self.not_replayable: str | None = None  # why the graph means something else with the tape on
 
@@ -462,13 +463,20 @@ class Recorder:
         self.builder.alias_result(new, grad_node, index)
 
     def custom_rule(self, rule: Any) -> None:
-        """A user-defined gradient rule is used."""
-        self.refuse(f"uses the custom gradient rule {rule.__name__}")
+        """A user-defined gradient rule is used; the next user code called is its forward."""
+        self.opens_rule = True
 
     def call(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
-        """The library calls user code."""
-        self.refuse(f"the library calls {getattr(fn, '__qualname__', fn)}")
-        return fn(*args)
+        """The library calls user code: the two functions of a custom rule, recorded as if called where it is used."""
+        context = args[0] if args else None
+        if self.opens_rule:
+            self.opens_rule = False
+            self.made(context)
+            self.made(context.__dict__)
+        elif id(context) not in self.fresh or self.is_tensor(context) or self.closing:
+            self.refuse(f"the library calls {getattr(fn, '__qualname__', fn)}")
+            return fn(*args)
+        return self.settle(self.invoke(fn, tuple(args)))
 
     def read_mode(self, name: str, value: Any) -> Any:
         """A mode was read: all of them are in the call's key."""
