@@ -1,0 +1,145 @@
+"""How a kernel is cut: into units of work for threads, and into vectors.
+
+The outer axes that are not cut into lanes are counted by the number of the unit; those that are, make chunks of a unit
+each. How wide a vector is depends on what is done with it: two registers, or more where memory is what is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from tracejit.codegen.kernel import Kernel, Load, Stage, extent, scalars
+from tracejit.codegen.lanes import step
+from tracejit.codegen.llvm import vectormath
+from tracejit.ir.index import Axis
+from tracejit.ir.node import Node
+
+__all__ = ["Cut", "Launch", "launch", "roots"]
+
+# Elements a unit of work covers where nothing else decides: long enough to hide the cost of starting it.
+CHUNK = 4096
+
+
+def launch(kernel: Kernel, bits: int) -> Launch:
+    """How `kernel` is cut, for vector registers of `bits` bits."""
+    return Cut(kernel, bits).launch
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a kernel is cut into units of work: `units` of them, worth `grain` at a time, `scratch` bytes per thread."""
+
+    units: int
+    grain: int
+    scratch: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The choices of one kernel: lanes, chunk length, and where its row buffers lie in scratch."""
+
+    kernel: Kernel
+    bits: int  # of a vector register
+
+    @cached_property
+    def width(self) -> int:
+        """Lanes: two registers of the widest type; more where little is done with each, fewer on a short axis."""
+        if not self.lengths:
+            return 1
+        nodes = [n for s in self.kernel.stages for n in scalars(roots(s))]
+        widest = max((n.dtype.itemsize for n in nodes if n.dtype.kind == "f"), default=4)
+        width = 2 * self.bits // (8 * max(widest, 4))
+        if any(s.axes for s in self.kernel.stages) and self.is_light(nodes):
+            width *= 4 if self.kernel.lanes == "outer" else 2
+        while width > 4 and max(self.lengths) <= width // 2:
+            width //= 2
+        return width
+
+    def is_light(self, nodes: Sequence[Node]) -> bool:
+        """True where a reduction waits for memory and its own sums: several vectors side by side help."""
+        if len(nodes) > 8 or any(n.op.name in vectormath.FUNCTIONS for n in nodes):
+            return False
+        if any(a.kind.startswith("arg") for s in self.kernel.stages for a in s.accumulators):
+            return False
+        groups = [self.vector] if self.vector else [s.axes[-1:] for s in self.kernel.stages if s.axes]
+        loads = [n for n in nodes if isinstance(n.op, Load)]
+        return all(
+            not n.inputs and step(n.op.index, g) in (0, 1) for n in loads for g in groups if isinstance(n.op, Load)
+        )
+
+    @cached_property
+    def vector(self) -> tuple[Axis, ...]:
+        """The outer axes that vectors are cut from."""
+        return self.kernel.outer[-self.kernel.joint :] if self.kernel.lanes == "outer" else ()
+
+    @cached_property
+    def length(self) -> int:
+        """Points of the outer vector axes."""
+        return prod(extent(a.extent) for a in self.vector)
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Elements that vectors are cut from, in each place."""
+        if self.kernel.lanes == "outer":
+            return [self.length] if self.vector else []
+        return [extent(s.axes[-1].extent) for s in self.kernel.stages if s.axes]
+
+    @cached_property
+    def chunk(self) -> int:
+        """Points of the outer vector axes in one unit."""
+        if not self.vector:
+            return 1
+        if any(s.axes for s in self.kernel.stages) or self.walks_down:
+            return self.width
+        return max(self.width, min(CHUNK, round_up(self.length, self.width)))
+
+    @cached_property
+    def walks_down(self) -> bool:
+        """True where lanes read far apart, as in a transpose: units go across then, to use cache lines whole."""
+        if not self.rest or any(s.axes for s in self.kernel.stages):
+            return False
+        loads = [n.op for s in self.kernel.stages for n in scalars(roots(s)) if isinstance(n.op, Load)]
+        return any(step(op.index, self.vector) not in (0, 1) for op in loads)
+
+    @cached_property
+    def chunks(self) -> int:
+        """Units along the outer vector axes."""
+        return -(-self.length // self.chunk) if self.vector else 1
+
+    @cached_property
+    def rest(self) -> tuple[Axis, ...]:
+        """Outer axes that are counted by the unit number."""
+        return self.kernel.outer[: len(self.kernel.outer) - len(self.vector)]
+
+    @cached_property
+    def offsets(self) -> dict[int, int]:
+        """Where each row buffer starts in scratch."""
+        out: dict[int, int] = {}
+        at = 0
+        for k, b in enumerate(self.kernel.buffers):
+            if b.use == "row":
+                out[k] = at
+                at += round_up((extent(b.size) + 1) * self.width * b.dtype.itemsize if self.vector else
+                               (extent(b.size) + self.width) * b.dtype.itemsize, 64)  # fmt: skip
+        out[-1] = at
+        return out
+
+    @property
+    def launch(self) -> Launch:
+        """Units, grain and scratch."""
+        units = prod(extent(a.extent) for a in self.rest) * self.chunks
+        inner = sum(prod(extent(a.extent) for a in s.axes) for s in self.kernel.stages)
+        return Launch(units, max(1, 8192 // max(1, inner * self.chunk)), self.offsets[-1])
+
+
+def roots(stage: Stage) -> list[Node]:
+    """What a stage computes."""
+    return [*(a.value for a in stage.accumulators), *(s.value for s in stage.stores)]
+
+
+def round_up(n: int, to: int) -> int:
+    """The next multiple of `to`."""
+    return -(-n // to) * to
