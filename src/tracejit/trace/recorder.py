@@ -113,6 +113,7 @@ class Reason:
 
 _names: dict[str, str] = {}  # file of a frame -> its name, empty for the library's own: asked 30 times for each op
 _PACKAGE = __file__.rsplit("/", 2)[0] + "/"
+_PROGRAMS = _PACKAGE + "tools/"  # programs that use the library, and ship with it
 
 
 def where() -> str | None:
@@ -121,7 +122,8 @@ def where() -> str | None:
     while f is not None:
         name = f.f_code.co_filename
         if (short := _names.get(name)) is None:
-            short = _names[name] = "" if name.startswith(_PACKAGE) else name.rsplit("/", 1)[-1]
+            ours = name.startswith(_PACKAGE) and not name.startswith(_PROGRAMS)
+            short = _names[name] = "" if ours else name.rsplit("/", 1)[-1]
         if short:
             return f"{short}:{f.f_lineno}"
         f = f.f_back
