@@ -7,9 +7,9 @@ import pytest
 
 import tracejit as tj
 from tracejit.tensor.jit import DOMAIN
-from tracejit.trace.guard import bits, build, same_value
+from tracejit.trace.guard import build, same_value
 from tracejit.trace.key import flatten
-from tracejit.trace.recorder import ABSENT, Cell, stamp_of
+from tracejit.trace.recorder import ABSENT, Cell, bits, stamp_of
 
 
 def guard_of(kind, owner, key, value, deaths=None):

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Graphs to kernels to native code: see README.md. Start reading at `compile.py`."""

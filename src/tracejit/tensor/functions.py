@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
-
-import numpy as np
 
 from tracejit.ir import dtype as dt
 from tracejit.ir.dtype import DType
@@ -97,11 +95,6 @@ def _from_method(name: str) -> Callable[..., Any]:
 def fill(input: Tensor, value: Any) -> Tensor:
     """A copy of `input` with `value` everywhere."""
     return input.clone().fill_(value)  # type: ignore[attr-defined]
-
-
-def numpy_of(tensors: Sequence[Tensor]) -> list[Any]:
-    """The arrays of tensors, as NumPy sees them."""
-    return [np.asarray(t.detach()) for t in tensors]
 
 
 _OWN = (nonzero, where, equal, allclose, broadcast_tensors, is_tensor, is_floating_point, numel, result_type,

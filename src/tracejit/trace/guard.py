@@ -18,7 +18,6 @@ all else by identity.
 from __future__ import annotations
 
 import abc
-import struct
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ import numpy as np
 from tracejit.runtime import guards
 from tracejit.runtime.guards import DROP, Chunk, Table
 from tracejit.trace.domain import Anatomy, Domain
-from tracejit.trace.recorder import ABSENT, IMMUTABLE, Cell, describe, stamp_of
+from tracejit.trace.recorder import ABSENT, IMMUTABLE, Cell, bits, describe, stamp_of
 
 __all__ = ["Guard", "build", "same_value"]
 
@@ -81,18 +80,6 @@ class Same:
     """In a snapshot: the object that has this id, which is watched."""
 
     id: int
-
-
-def bits(x: Any) -> Any:
-    """A key equal for values of the same type and bits only: 1 is not True or 1.0, 0.0 is not -0.0, nan is nan."""
-    t = type(x)
-    if t is float:
-        return (t, struct.pack("<d", x))
-    if t is complex:
-        return (t, struct.pack("<2d", x.real, x.imag))
-    if t is tuple:
-        return (t, *map(bits, x))
-    return (t, x)
 
 
 def same_value(a: Any, b: Any) -> bool:

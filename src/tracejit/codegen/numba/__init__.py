@@ -1,1 +1,1 @@
-"""The second emitter: kernels as readable Python source, compiled by Numba for the CPU or for CUDA."""
+"""Kernels as readable Python source, for Numba on CPU and CUDA: see README.md. Start reading at `source.py`."""
