@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+# Which call is the first compiled one must not depend on the runs before.
+os.environ["TRACEJIT_RECORD_TWICE"] = "1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

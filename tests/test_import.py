@@ -30,8 +30,12 @@ def test_import_takes_less_than_twice_numpys_time():
         return float(run(code).stdout)
 
     run("import tracejit")  # writes the bytecode that an installed package has
-    pairs = [(seconds("numpy"), seconds("tracejit")) for _ in range(7)]
-    assert min(t for _, t in pairs) < 2 * min(n for n, _ in pairs)
+    pairs: list[tuple[float, float]] = []
+    while len(pairs) < 21:  # in turn, and more of them where the machine is busy
+        pairs += [(seconds("numpy"), seconds("tracejit")) for _ in range(7)]
+        if min(t for _, t in pairs) < 2 * min(n for n, _ in pairs):
+            return
+    raise AssertionError(f"seconds for (numpy, tracejit): {pairs}")
 
 
 def test_import_starts_no_thread_and_no_process():

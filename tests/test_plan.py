@@ -201,14 +201,14 @@ def test_each_shape_of_a_symbolic_graph_has_its_plan() -> None:
     assert all(e.was_kept for e in again.known.values())  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("what", ["cpu_key", "_sources", "numpy"])
+@pytest.mark.parametrize("what", ["cpu_key", "sources", "numpy"])
 def test_another_machine_or_version_has_another_key(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     before = plan.key(layer(), {}, (), True)
     match what:
         case "cpu_key":
             monkeypatch.setattr(engine, "cpu_key", lambda: "another")
-        case "_sources":
-            monkeypatch.setattr(plan, "_sources", lambda: "another")
+        case "sources":
+            monkeypatch.setattr(store, "sources", lambda folders: "another")
         case _:
             monkeypatch.setattr(np, "__version__", "another")
     after = plan.key(layer(), {}, (), True)
@@ -230,9 +230,9 @@ def test_ops_from_elsewhere_and_passes_to_be_seen_are_not_kept(folder: Path) -> 
 
 
 def test_sources_edited_since_they_were_loaded_are_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert plan._sources.__wrapped__()
+    assert store.sources.__wrapped__(("ir",))
     monkeypatch.setattr(config, "LOADED", 0.0)
-    assert plan._sources.__wrapped__() == ""
+    assert store.sources.__wrapped__(("ir",)) == ""
 
 
 def test_another_process_finds_the_plan_and_imports_no_scheduler(folder: Path) -> None:

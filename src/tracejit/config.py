@@ -35,6 +35,7 @@ class Config:
     verify_passes: bool = False  # TRACEJIT_VERIFY_PASSES=1: run the IR verifier after each pass
     logs: tuple[str, ...] = ()  # TRACEJIT_LOGS=fallback,guards,...
     hot: int = 2  # the call that is recorded first; compiled by call hot + 2
+    record_twice: bool = False  # TRACEJIT_RECORD_TWICE=1: even where an earlier process recorded the same twice
     max_traces: int = 16  # traces kept per function
 
     @classmethod
@@ -48,6 +49,7 @@ class Config:
             cache_dir=env.get("TRACEJIT_CACHE_DIR", ""),
             dump=env.get("TRACEJIT_DUMP", ""),
             verify_passes=_flag("TRACEJIT_VERIFY_PASSES"),
+            record_twice=_flag("TRACEJIT_RECORD_TWICE"),
             logs=tuple(filter(None, env.get("TRACEJIT_LOGS", "").split(","))),
         )
 

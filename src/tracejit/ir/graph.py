@@ -49,6 +49,13 @@ class Graph:
                     stack.append(i)
         return tuple(sorted(seen, key=lambda n: n.id))
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """`printer.fingerprint` of this graph, made once."""
+        from tracejit.ir import printer  # which imports this module
+
+        return printer.fingerprint(self)
+
     def with_results(self, results: Sequence[Node]) -> Graph:
         """This graph computing other values."""
         return Graph(self.name, self.params, tuple(results), self.ranges)

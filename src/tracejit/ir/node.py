@@ -179,7 +179,7 @@ class Node(Value):
     @classmethod
     def of(cls, op: Op, inputs: Sequence[Node]) -> Node:
         """One node, its type inferred; of TupleType where the op has several results."""
-        return cls(op, tuple(inputs), op.infer(*(x.type for x in inputs)))
+        return cls(op, tuple(inputs), op.infer(*[x.type for x in inputs]))
 
     def with_inputs(self, inputs: tuple[Node, ...]) -> Node:
         """A new node with the same op, name and line on other inputs, which have the types of the old ones."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tracejit import config
 
-__all__ = ["Stats", "Store", "current", "get", "put", "user_folder"]
+__all__ = ["Stats", "Store", "current", "get", "put", "sources", "user_folder"]
 
 MAGIC = b"tjo1"
 HEADER = len(MAGIC) + 32 + 32
@@ -173,6 +173,20 @@ def get(key: str) -> bytes | None:
 def put(key: str, data: bytes) -> None:
     """Keep object code under `key`, for this process and those to come."""
     current().put(key, data)
+
+
+@cache
+def sources(folders: tuple[str, ...]) -> str:
+    """A digest of this package's modules in `folders`, for keys of what they make; empty where they are no files, or
+    others by now than those that run."""
+    root = Path(__file__).parents[1]
+    digest = sha256()
+    found = sorted(file for folder in folders for file in (root / folder).glob("*.py"))
+    if any(file.stat().st_mtime > config.LOADED for file in found):  # edited while we run
+        return ""
+    for file in found:
+        digest.update(file.read_bytes())
+    return digest.hexdigest() if found else ""
 
 
 @cache

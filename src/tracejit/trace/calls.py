@@ -158,6 +158,8 @@ def call_function(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[st
             r.refuse(str(e))
     if code is None:
         return plainly(r, f, args, kwargs)
+    if code is not f.__code__:  # else it was made by code that is already here
+        r.codes[id(f.__code__)] = f.__code__
     _identify(r, f, hooked=True)
     copy = Function(code, f.__globals__, f.__name__, f.__defaults__, f.__closure__)
     copy.__kwdefaults__ = f.__kwdefaults__

@@ -2,7 +2,7 @@
 
     call 1          plain Python (lazy initialisation happens here)
     call 2          recorded
-    call 3          recorded again, compared with the first, compiled
+    call 3          recorded again, compared with the first, compiled (after call 2 where an earlier process did all this)
     from call 4 on  one compiled call, where key and guards hold; else plain Python, recorded if that may pay
 
 Nothing falls back in silence: every call that ran as plain Python after the first is counted under its reason, and
@@ -25,7 +25,7 @@ from typing import Any
 from tracejit import config
 from tracejit.errors import TracejitError
 from tracejit.ir.printer import to_text
-from tracejit.trace import instrument
+from tracejit.trace import confirmed, instrument
 from tracejit.trace.domain import Domain
 from tracejit.trace.explain import report
 from tracejit.trace.key import Call, Family, flatten
@@ -256,8 +256,11 @@ class Compiled:
                 )
             else:
                 self.install(bucket, earlier, seen, settings)  # the one that was recorded over the net
+                confirmed.remember(earlier.mark)
             return result
-        if net:
+        if net and confirmed.before(found.mark):
+            self.install(bucket, found.seal(self.domain), seen, settings)
+        elif net:
             bucket.pending = [*bucket.pending[-3:], found.seal(self.domain)]
         bucket.astray = not net
         return result

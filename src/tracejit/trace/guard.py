@@ -18,14 +18,18 @@ all else by identity.
 from __future__ import annotations
 
 import abc
+import marshal
+import sys
+import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
-from tracejit.runtime import guards
+from tracejit.runtime import guards, store
 from tracejit.runtime.guards import DROP, Chunk, Table
 from tracejit.trace.domain import Anatomy, Domain
 from tracejit.trace.recorder import ABSENT, IMMUTABLE, Cell, bits, describe, stamp_of
@@ -38,6 +42,7 @@ _CHEAPEST_FIRST = (
 )
 _ORDER: list[str] = [*_CHEAPEST_FIRST.split()]
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes whose contents can change
+_LONG = 4096  # characters of a checker worth keeping
 _MOVES = 8  # times that words may move for nothing before their cells are left to Python
 
 
@@ -213,7 +218,7 @@ class _Text:
         found = self.functions.get(cells)
         if found is None:
             space = dict(self.names)
-            exec(compile(self.source(cells), "<tracejit guard>", "exec"), space)
+            exec(_code(self.source(cells)), space)
             found = self.functions[cells] = space["check"]
         return found
 
@@ -227,7 +232,22 @@ class _Text:
             name = self.constant(expected)
             return f"(x := {expression}) is not {name} and not same(x, {name})"
         name, weak = self.ref(expected)
-        return f"id({expression}) != {id(expected)}" if weak else f"{expression} is not {name}"
+        return f"id({expression}) != {self.constant(id(expected))}" if weak else f"{expression} is not {name}"
+
+
+def _code(text: str) -> types.CodeType:
+    """The code of a checker. Long ones are kept, for they read the same in every process and take 30 us a line."""
+    key = f"guard|{sys.version}|{sha256(text.encode()).hexdigest()}" if len(text) > _LONG else ""
+    data = store.get(key) if key else None
+    if data is not None:
+        try:
+            return marshal.loads(data)
+        except (EOFError, ValueError, TypeError):  # written by something else
+            pass
+    code = compile(text, "<tracejit guard>", "exec")
+    if key:
+        store.put(key, marshal.dumps(code))
+    return code
 
 
 def build(cells: Iterable[Cell], domain: Domain, on_death: Callable[[Any], None]) -> Guard:

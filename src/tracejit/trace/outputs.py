@@ -268,9 +268,9 @@ class Planner:
                 shown.add(e.base)
         return shown
 
-    def signature(self) -> str:
-        """Text that differs where two recordings of one path return different things."""
-        return repr([f"Held {id(e.get())}" if isinstance(e, Held) else repr(e) for e in self.entries])
+    def signature(self, name: Callable[[Any], int]) -> str:
+        """Text that differs where two recordings of one path return different things; `name` tells objects apart."""
+        return repr([f"Held {name(e.get())}" if isinstance(e, Held) else repr(e) for e in self.entries])
 
     def plan(self) -> Plan:
         return Plan(tuple(self.entries))

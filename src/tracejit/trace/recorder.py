@@ -155,6 +155,7 @@ class Recorder:
         self.invoke: Callable[..., Any] = plainly
         # How our own work is done while the net watches: `Net.unwatched`.
         self.unwatched: Callable[..., Any] = directly
+        self.codes: dict[int, types.CodeType] = {}  # the code of the user's functions that ran
         self.cells: dict[tuple[Any, ...], Cell] = {}
         self.reasons: list[Reason] = []
         self.fresh: dict[int, Any] = {}  # made in this recording; kept alive so that ids stay theirs

@@ -14,7 +14,7 @@ from tracejit import config
 from tracejit.errors import AutogradError
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
-from tracejit.ir.printer import fingerprint
+from tracejit.trace import confirmed
 from tracejit.trace.builder import Check
 from tracejit.trace.domain import Domain
 from tracejit.trace.guard import Guard
@@ -79,7 +79,9 @@ class Recording:
     looked: frozenset[Any]  # which of them were looked at: not worth another recording like this
     held: tuple[Any, ...]  # tensors that nobody else may keep: constants the library made, the generator's state
     link: Link
+    graph: Graph  # parameters and cotangents -> outputs, updates, checks and gradients
     fingerprint: str  # equal for two recordings of one path of a deterministic function
+    mark: str  # equal for two recordings of one path in two processes
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -203,11 +205,13 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
         r.refuse("writes into a tensor of unknown origin")
     sources, owners = _sources(r, call, tensors, reachable, link)
     ends = (*planner.outputs, *(n for _, n in updates), *(c.node for c in builder.checks))
-    digest = ""
+    graph = Graph(name, (*params, *cotangents), (*ends, *(() if backward is None else backward.gradients)))
+    digest = mark = ""
     if not r.reasons:
-        whole = Graph(name, (*params, *cotangents), (*ends, *(() if backward is None else backward.gradients)))
-        digest = f"{fingerprint(whole)} {planner.signature()} {grads} {[position[id(t)] for t, _ in updates]} {root}"
-        digest += r.numbers.signature()
+        places = f"{graph.fingerprint} {grads} {[position[id(t)] for t, _ in updates]} {root} {cotangents and 'taped'}"
+        digest = f"{places} {planner.signature(id)} {r.numbers.signature(id)}"
+        at = Ordinals()
+        mark = confirmed.mark(f"{places} {planner.signature(at)} {r.numbers.signature(at)}", r.codes.values())
     seen: list[Any] = [*(t for t in tensors if id(t) not in scalars), *filter(r.is_tensor, found.values())]
     return Recording(
         name=name,
@@ -231,8 +235,21 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
         looked=frozenset(r.looked),
         held=tuple(t for t in tensors if id(t) not in kept),
         link=link,
+        graph=graph,
         fingerprint=digest,
+        mark=mark,
     )
+
+
+class Ordinals:
+    """Numbers objects in order of appearance: for what must read the same in another process."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, int] = {}
+
+    def __call__(self, x: Any) -> int:
+        """The number of x."""
+        return self.seen.setdefault(id(x), len(self.seen))
 
 
 def _updates(r: Recorder) -> list[tuple[Any, Node]]:

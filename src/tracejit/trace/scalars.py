@@ -125,10 +125,10 @@ class Tape:
         out.node, out.ref, out.seen = None, at, False
         return out
 
-    def signature(self) -> str:
-        """Text equal for two recordings that did the same with the same numbers."""
+    def signature(self, name: Callable[[Any], int]) -> str:
+        """Text equal for two recordings that did the same with the same numbers; `name` tells objects apart."""
         words = [
-            (e.kind, id(e.owner), e.key) if isinstance(e, Source) else (e.f.__qualname__, e.operands)
+            (e.kind, name(e.owner), e.key) if isinstance(e, Source) else (e.f.__qualname__, e.operands)
             for e in self.entries
         ]
         return repr((words, [type(v) for v in self.values], self.guards))

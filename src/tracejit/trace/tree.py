@@ -194,7 +194,7 @@ def compile_trace(rec: Recording, backend: str) -> Trace:
             for s in parts.saved
         )
         back = build(parts.backward, backend=backend, optimize=True)
-    graph = Graph(rec.name, rec.params, (*ends, *extra))
+    graph = rec.graph if rec.backward is None else Graph(rec.name, rec.params, (*ends, *extra))
     first_check = n + len(rec.updates)
     executable = build(
         graph,

@@ -12,9 +12,6 @@ import struct
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,13 +22,15 @@ from tracejit.errors import ParseError
 from tracejit.ir.dtype import BY_NAME
 from tracejit.ir.graph import Graph
 from tracejit.ir.op import Array
-from tracejit.ir.printer import fingerprint, to_text, to_text_with_arrays
+from tracejit.ir.printer import to_text, to_text_with_arrays
 from tracejit.ir.types import TensorType
 from tracejit.runtime import engine, store
 from tracejit.runtime.program import Arena, Arg, Check, External, Int, Step
 
 __all__ = ["Host", "Plan", "Segment", "find", "keep", "key"]
 
+# Whose modules have a say in what a plan is.
+_FOLDERS = ("ir", "ops", "passes", "codegen", "codegen/llvm", "runtime")
 _LARGEST = 1 << 20  # bytes of constants in a plan that is kept: reading more is no faster than making it again
 
 
@@ -92,11 +91,12 @@ def key(graph: Graph, updates: Mapping[int, int], checks: Checks, optimize: bool
     settings = config.current()
     if settings.dump or settings.verify_passes:  # who asked to see the passes wants them to run
         return None
-    if not _sources() or any(not type(n.op).__module__.startswith("tracejit.") for n in graph.nodes):
+    sources = store.sources(_FOLDERS)
+    if not sources or any(not type(n.op).__module__.startswith("tracejit.") for n in graph.nodes):
         return None
     expected = [(i, _exact(value)) for i, value in checks]
-    call = f"{fingerprint(graph)}|{sorted(updates.items())}|{expected}|{optimize}"
-    return f"plan|{_sources()}|{np.__version__}|{engine.cpu_key()}|{call}"
+    call = f"{graph.fingerprint}|{sorted(updates.items())}|{expected}|{optimize}"
+    return f"plan|{sources}|{np.__version__}|{engine.cpu_key()}|{call}"
 
 
 def find(key: str) -> Plan | None:
@@ -114,20 +114,6 @@ def keep(key: str, plan: Plan) -> None:
     ops = [to_text_with_arrays(h.graph)[1] for h in plan.parts if isinstance(h, Host)]
     if sum(c.nbytes for c in plan.constants) <= _LARGEST and not any(ops):
         store.put(key, json.dumps(_encode(plan), separators=(",", ":")).encode())
-
-
-@cache
-def _sources() -> str:
-    """A digest of the modules that have a say in what a plan is; empty where they are no files, or others by now."""
-    root = Path(__file__).parents[2]
-    digest = sha256()
-    folders = ("ir", "ops", "passes", "codegen", "codegen/llvm", "runtime")
-    found = sorted(file for folder in folders for file in (root / folder).glob("*.py"))
-    if any(file.stat().st_mtime > config.LOADED for file in found):  # edited while we run: not what was loaded
-        return ""
-    for file in found:
-        digest.update(file.read_bytes())
-    return digest.hexdigest() if found else ""
 
 
 def _exact(value: bool | int | float) -> str:
