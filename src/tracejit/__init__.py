@@ -12,7 +12,7 @@ def step(x, y):
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracejit import config as config
 from tracejit import errors as errors
@@ -108,10 +108,11 @@ for _name, _function in _namespace().items():
     if _name == "trace" or _name not in globals():  # the package of that name is imported by its full path
         globals()[_name] = _function
 
-from tracejit import nn as nn  # noqa: E402  (nn is built on the names above)
-from tracejit import optim as optim  # noqa: E402
+if TYPE_CHECKING:
+    from tracejit import nn as nn
+    from tracejit import optim as optim
 
-_LAZY = ("data", "export", "tools")
+_LAZY = ("data", "export", "nn", "optim", "tools")  # imported when first named
 _LAZY_FUNCTIONS = {
     "finfo": "tracejit.tensor.limits",
     "iinfo": "tracejit.tensor.limits",

@@ -1,14 +1,15 @@
 """Element types and the promotion table.
 
 Promotion follows PyTorch: within a kind the wider type wins, floats beat integers beat bool, and i8 with u8 gives i16.
+NumPy has no bfloat16: ml_dtypes brings it, imported when its dtype is first asked for.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import importlib
+from dataclasses import dataclass, field
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tracejit import config
@@ -25,8 +26,16 @@ class DType:
 
     name: str  # the word in the IR's text form: f32
     long: str  # the word users write: float32
-    numpy: np.dtype[Any]
     kind: str  # f, i, u or b
+    numpy: np.dtype[Any] = field(init=False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "numpy":
+            raise AttributeError(f"{self.long} has no attribute {name!r}")
+        scalar = importlib.import_module("ml_dtypes").bfloat16 if self is bfloat16 else self.long
+        object.__setattr__(self, "numpy", np.dtype(scalar))
+        _BY_NUMPY[self.numpy] = self
+        return self.numpy
 
     @property
     def itemsize(self) -> int:
@@ -55,21 +64,22 @@ class DType:
         return (_by_name, (self.name,))
 
 
-float64 = DType("f64", "float64", np.dtype(np.float64), "f")
-float32 = DType("f32", "float32", np.dtype(np.float32), "f")
-float16 = DType("f16", "float16", np.dtype(np.float16), "f")
-bfloat16 = DType("bf16", "bfloat16", np.dtype(ml_dtypes.bfloat16), "f")
-int64 = DType("i64", "int64", np.dtype(np.int64), "i")
-int32 = DType("i32", "int32", np.dtype(np.int32), "i")
-int16 = DType("i16", "int16", np.dtype(np.int16), "i")
-int8 = DType("i8", "int8", np.dtype(np.int8), "i")
-uint8 = DType("u8", "uint8", np.dtype(np.uint8), "u")
-bool_ = DType("bool", "bool", np.dtype(np.bool_), "b")
+_BY_NUMPY: dict[np.dtype[Any], DType] = {}
+
+float64 = DType("f64", "float64", "f")
+float32 = DType("f32", "float32", "f")
+float16 = DType("f16", "float16", "f")
+bfloat16 = DType("bf16", "bfloat16", "f")
+int64 = DType("i64", "int64", "i")
+int32 = DType("i32", "int32", "i")
+int16 = DType("i16", "int16", "i")
+int8 = DType("i8", "int8", "i")
+uint8 = DType("u8", "uint8", "u")
+bool_ = DType("bool", "bool", "b")
 
 ALL = (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool_)
 BY_NAME = {d.name: d for d in ALL}
-_BY_NUMPY = {d.numpy: d for d in ALL}
-_WIDTH = {int8: 1, int16: 2, int32: 3, int64: 4}
+_WIDTH = {int8: 1, int16: 2, int32: 3, int64: 4, float16: 1, bfloat16: 1, float32: 2, float64: 3}
 
 
 def _by_name(name: str) -> DType:
@@ -78,7 +88,10 @@ def _by_name(name: str) -> DType:
 
 def from_numpy(dtype: np.dtype[Any]) -> DType | None:
     """The DType of a NumPy dtype (native byte order), or None."""
-    return _BY_NUMPY.get(dtype)
+    found = _BY_NUMPY.get(dtype)
+    if found is None:
+        found = next((d for d in ALL if d.numpy == dtype), None)
+    return found
 
 
 def _promote(a: DType, b: DType) -> DType:
@@ -89,7 +102,7 @@ def _promote(a: DType, b: DType) -> DType:
     if a.kind == "f" and b.kind == "f":
         if {a, b} == {float16, bfloat16}:
             return float32
-        return a if a.itemsize > b.itemsize else b
+        return a if _WIDTH[a] > _WIDTH[b] else b
     if "f" in (a.kind, b.kind):
         return a if a.kind == "f" else b
     if "u" in (a.kind, b.kind):  # u8 with a signed type: the signed type, at least i16

@@ -12,7 +12,6 @@ Node. Ops are pure: randomness takes a state, mutation is made functional by the
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -48,6 +47,8 @@ class ArrayConst:
     @cached_property
     def digest(self) -> str:
         """What identifies the contents."""
+        import hashlib  # with OpenSSL: not for those who only import us
+
         head = f"{self.array.dtype} {self.array.shape} ".encode()
         return hashlib.sha256(head + np.ascontiguousarray(self.array).tobytes()).hexdigest()
 

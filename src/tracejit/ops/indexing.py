@@ -370,7 +370,6 @@ def _check_window(what: str, x: TensorType, window: Shape) -> None:
         raise OpError(f"{what} of {x}: a window of {list(window)} does not fit")
 
 
-@dataclass(frozen=True)
 class DynamicUpdateSlice(Op):
     """x with the window at the starts (i64[], one per axis, clamped so that it fits) replaced by `update`."""
 

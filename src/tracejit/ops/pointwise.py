@@ -47,7 +47,6 @@ def compute(f: Callable[..., Any], *xs: Array) -> Array:
     return np.asarray(f(*xs))
 
 
-@dataclass(frozen=True)
 class Pointwise(Op):
     """y[i] = ufunc(x[i], ...)."""
 
@@ -585,7 +584,6 @@ class Le(_Comparison):
     ufunc = np.less_equal
 
 
-@dataclass(frozen=True)
 class Select(Op):
     """y[i] = a[i] where condition[i], else b[i]."""
 

@@ -2,7 +2,7 @@
 
     call 1          plain Python (lazy initialisation happens here)
     call 2          recorded
-    call 3          recorded again, compared with the first, compiled (after call 2 where an earlier process did all this)
+    call 3          recorded again, compared with the first, compiled (call 2 where an earlier process did this)
     from call 4 on  one compiled call, where key and guards hold; else plain Python, recorded if that may pay
 
 Nothing falls back in silence: every call that ran as plain Python after the first is counted under its reason, and

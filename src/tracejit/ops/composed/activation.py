@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,6 @@ def _sigmoid(x: Array) -> Array:
     return np.reciprocal(1 + np.exp(-x))  # exp(-x) = inf gives 0, which is right
 
 
-@dataclass(frozen=True)
 class Sigmoid(Op):
     """y = 1 / (1 + exp(-x))."""
 

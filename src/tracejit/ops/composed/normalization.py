@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
-
 from tracejit.errors import DTypeError, OpError
 from tracejit.ir import dtype as dt
 from tracejit.ir.dim import product, same
@@ -89,6 +87,8 @@ def rms_norm(
     axes = _inner_axes("rms_norm", input, normalized_shape)
     _same_float("rms_norm", input)
     if eps is None:
+        import ml_dtypes
+
         eps = float(ml_dtypes.finfo(input.type.dtype.numpy).eps)
     x = _wide(input)
     n = product(tuple(x.type.shape[i] for i in axes))
