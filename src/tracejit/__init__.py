@@ -54,7 +54,7 @@ from tracejit.tensor.creation import (
     zeros_like,
 )
 from tracejit.tensor.functions import namespace as _namespace
-from tracejit.tensor.jit import assume_constant, callback, compile, disable, eager, pure
+from tracejit.tensor.jit import assume_constant, callback, compile, disable, eager, explain, pure
 from tracejit.tensor.layout import Layout as layout
 from tracejit.tensor.layout import MemoryFormat as memory_format
 from tracejit.tensor.layout import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
@@ -85,7 +85,7 @@ __all__ = [
     "Generator", "Size", "Tensor", "arange", "as_tensor", "asarray", "assume_constant", "autograd", "bernoulli",
     "bfloat16", "bool_", "callback", "channels_last", "channels_last_3d", "compile", "config",
     "contiguous_format", "default_generator", "device", "disable", "dtype", "eager", "empty", "empty_like",
-    "enable_grad", "errors", "eye", "float16", "float32", "float64", "from_numpy", "full", "full_like",
+    "enable_grad", "errors", "explain", "eye", "float16", "float32", "float64", "from_numpy", "full", "full_like",
     "get_default_dtype", "get_num_threads", "get_rng_state", "inference_mode", "initial_seed", "int16", "int32",
     "int64", "int8", "is_grad_enabled", "layout", "linspace", "logspace", "manual_seed", "memory_format",
     "multinomial", "nn", "no_grad", "normal", "ones", "ones_like", "optim", "preserve_format", "pure", "rand",

@@ -8,18 +8,40 @@ from __future__ import annotations
 import os
 import threading
 import time
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-__all__ = ["Config", "current", "modes", "override", "update"]
+__all__ = ["CHANNELS", "Config", "current", "modes", "override", "period", "update"]
+
+CHANNELS = ("recompiles", "guards", "fusion", "kernels", "cache", "fallback")  # what `logs` may name
 
 LOADED = time.time()  # this package; a source file younger than that is not the one that runs
 
 
 def _flag(name: str) -> bool:
     return os.environ.get(name, "") not in ("", "0", "false", "no")
+
+
+def _channels(names: str) -> tuple[str, ...]:
+    found = tuple(filter(None, (name.strip() for name in names.split(","))))
+    if unknown := [name for name in found if name not in CHANNELS]:
+        warnings.warn(f"TRACEJIT_LOGS: no channel {unknown[0]!r}; channels are {', '.join(CHANNELS)}", stacklevel=2)
+    return found
+
+
+def period(verify: object) -> int:
+    """Every how many calls: 1000 for 1000, 1/1000 or "1/1000"; 1 for True, 0 for False. ValueError for the rest."""
+    try:
+        above, _, below = str(verify).partition("/") if isinstance(verify, str) else (verify, "", "")
+        x = float(above) / float(below or 1)  # type: ignore[arg-type]
+    except (TypeError, ValueError, ZeroDivisionError):
+        x = -1.0
+    if not 0 <= x < 2**53:
+        raise ValueError(f"verify is a number of calls or a fraction of them, such as 1000 or 1/1000, not {verify!r}")
+    return round(1 / x) if 0 < x < 1 else round(x)
 
 
 @dataclass(frozen=True)
@@ -33,7 +55,8 @@ class Config:
     cache_dir: str = ""  # TRACEJIT_CACHE_DIR; "" means the user's cache folder
     dump: str = ""  # TRACEJIT_DUMP: folder for the text after each pass
     verify_passes: bool = False  # TRACEJIT_VERIFY_PASSES=1: run the IR verifier after each pass
-    logs: tuple[str, ...] = ()  # TRACEJIT_LOGS=fallback,guards,...
+    logs: tuple[str, ...] = ()  # TRACEJIT_LOGS=recompiles,guards,...: see CHANNELS
+    verify: int = 0  # TRACEJIT_VERIFY=1/1000: every n-th compiled call of a trace is held against plain Python; 0: none
     hot: int = 2  # the call that is recorded first; compiled by call hot + 2
     record_twice: bool = False  # TRACEJIT_RECORD_TWICE=1: even where an earlier process recorded the same twice
     max_traces: int = 16  # traces kept per function
@@ -50,7 +73,8 @@ class Config:
             dump=env.get("TRACEJIT_DUMP", ""),
             verify_passes=_flag("TRACEJIT_VERIFY_PASSES"),
             record_twice=_flag("TRACEJIT_RECORD_TWICE"),
-            logs=tuple(filter(None, env.get("TRACEJIT_LOGS", "").split(","))),
+            logs=_channels(env.get("TRACEJIT_LOGS", "")),
+            verify=period(env.get("TRACEJIT_VERIFY", "0")),
         )
 
 

@@ -42,6 +42,7 @@ __all__ = [
     "axes_of",
     "extent",
     "indices",
+    "kernel_ops",
     "reindexed",
     "scalars",
     "show",
@@ -189,6 +190,16 @@ def reindexed(op: Op, change: Callable[[Index], Index]) -> Op:
 def axes_of(op: Op) -> set[Axis]:
     """The axes an op of a kernel body speaks of."""
     return {a for i in indices(op) for a, _ in i.terms}
+
+
+def kernel_ops(kernel: Kernel) -> list[str]:
+    """The names of the operations fused in a kernel, in order."""
+    found: list[str] = []
+    for stage in kernel.stages:
+        values = [*(a.value for a in stage.accumulators), *(s.value for s in stage.stores)]
+        found += [n.op.name for n in scalars(values) if not isinstance(n.op, (Load, Slot)) and n.op.name != "const"]
+        found += [a.kind for a in stage.accumulators]
+    return found
 
 
 # ---------------------------------------------------------------- printing

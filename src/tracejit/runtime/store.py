@@ -17,7 +17,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-from tracejit import config
+from tracejit import config, logs
 
 __all__ = ["Stats", "Store", "current", "get", "put", "sources", "user_folder"]
 
@@ -56,8 +56,10 @@ class Store:
             if (data := self._memory.get(key)) is not None:
                 self._memory.move_to_end(key)
                 self.stats.memory_hits += 1
+                logs.note("cache", "in memory: %s", _short(key))
                 return data
         data = self._read(key)
+        logs.note("cache", "missing: %s" if data is None else "on disk: %s", _short(key))
         with self._lock:
             if data is None:
                 self.stats.misses += 1
@@ -73,6 +75,7 @@ class Store:
         try:
             self._write(self._path(key), MAGIC + _digest(key.encode()) + _digest(data) + data)
             self.stats.writes += 1
+            logs.note("cache", "written: %s, %d bytes", _short(key), len(data))
         except OSError:  # missing rights, a full disk, a folder that cannot be made
             self.stats.failures += 1
 
@@ -200,6 +203,11 @@ def _store(cache_dir: str) -> Store:
 def _is_private(folder: Path) -> bool:
     """Whether no stranger can put code there: what we read is run."""
     return os.name == "nt" or not folder.stat().st_mode & 0o002
+
+
+def _short(key: str) -> str:
+    """A key for people: what it is of, and the end of its digest."""
+    return f"{key[:16]}...{key[-12:]}" if len(key) > 40 else key
 
 
 def _digest(data: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -17,7 +18,7 @@ from tracejit.tensor.random import default_generator
 from tracejit.tensor.tensor import Device, Tensor, apply, current_grad_fn, needs_grad, wrap
 from tracejit.trace.domain import Anatomy, Array, Domain
 
-__all__ = ["DOMAIN", "assume_constant", "callback", "compile", "disable", "eager", "pure"]
+__all__ = ["DOMAIN", "assume_constant", "callback", "compile", "disable", "eager", "explain", "pure"]
 
 
 def _facts(t: Tensor) -> tuple[Any, ...]:
@@ -101,15 +102,32 @@ def _driver() -> Any:
     return importlib.import_module("tracejit.trace.compile")
 
 
-def compile(fn: Callable[..., Any] | None = None, *, hot: int | None = None, backend: str | None = None) -> Any:
+def compile(
+    fn: Callable[..., Any] | None = None,
+    *,
+    hot: int | None = None,
+    backend: str | None = None,
+    verify: object = None,
+) -> Any:
     """`fn` (a function, method or Module) behaving as it does, compiled when it is hot. Also a decorator, with or
     without options.
 
     `hot` is the number of the call that is recorded first (default `config.hot`); `backend` overrides `config.backend`.
+    `verify` (1000, 1/1000 or True; default `config.verify`) holds every n-th compiled call against plain Python, whose
+    result it returns; code that differs is dropped, and the difference logged and counted.
     """
     if fn is None:
-        return functools.partial(compile, hot=hot, backend=backend)
-    return _driver().Compiled(DOMAIN, fn, hot=hot, backend=backend)
+        return functools.partial(compile, hot=hot, backend=backend, verify=verify)
+    return _driver().Compiled(DOMAIN, fn, hot=hot, backend=backend, verify=verify)
+
+
+def explain(fn: Any, html: str | os.PathLike[str] | None = None) -> Any:
+    """What was compiled of a compiled function and what was not, and why: a text, which has `html()`. `html` is a file
+    for that page. TypeError for what is not compiled."""
+    compiled = getattr(fn, "__func__", fn)
+    if not isinstance(compiled, _driver().Compiled):
+        raise TypeError(f"{fn!r} is not a compiled function: nothing to explain")
+    return compiled.explain(html)
 
 
 def eager() -> AbstractContextManager[None]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import sys
 import threading
 import types
@@ -20,19 +21,23 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from tracejit import config
+from tracejit import config, logs
+from tracejit.codegen.kernel import kernel_ops
 from tracejit.errors import TracejitError
 from tracejit.ir.printer import to_text
 from tracejit.trace import confirmed, instrument
+from tracejit.trace.causes import ARGUMENTS, DATA, Cause
 from tracejit.trace.domain import Domain
-from tracejit.trace.explain import report
-from tracejit.trace.key import Call, Family, flatten
+from tracejit.trace.explain import Explanation, History, Subject
+from tracejit.trace.key import Call, Family, describe_key, flatten
 from tracejit.trace.recorder import Reason, active
 from tracejit.trace.recording import Recording, record
 from tracejit.trace.scalars import Memory
 from tracejit.trace.tree import Bucket, Hit, Left, Trace, compile_trace
+from tracejit.trace.verify import Verified, verify
 
 __all__ = ["Compiled", "disable", "eager"]
 
@@ -40,16 +45,19 @@ _REFUSALS = 3  # recordings of one path that may be refused before it stays eage
 _ALL_REFUSALS = 24  # ... of all paths of a function
 _BUCKETS = 64
 _log = logging.getLogger("tracejit.fallback")
+_wrong = logging.getLogger("tracejit.verify")
 _OWN = frozenset(
     [
         "function",
         "domain",
         "hot",
         "backend",
+        "verify",
         "calls",
         "compiled_calls",
         "buckets",
         "fallbacks",
+        "history",
         "refused",
         "lock",
         "recordings",
@@ -99,9 +107,16 @@ class Compiled:
     compiled_calls: int
 
     def __init__(
-        self, domain: Domain, function: Callable[..., Any], *, hot: int | None = None, backend: str | None = None
+        self,
+        domain: Domain,
+        function: Callable[..., Any],
+        *,
+        hot: int | None = None,
+        backend: str | None = None,
+        verify: object = None,
     ) -> None:
         own = self.__dict__
+        own["verify"], own["history"] = None if verify is None else config.period(verify), History()
         own["domain"], own["function"], own["hot"], own["backend"] = domain, function, hot, backend
         own["calls"] = own["compiled_calls"] = own["recordings"] = own["refused"] = 0
         own["families"], own["memory"] = {}, Memory()
@@ -126,8 +141,14 @@ class Compiled:
         seen: tuple[Any, ...] = ()
         why = "first call of its kind"
         if bucket is not None:
-            found, seen, why, final = self.compiled(bucket, call)
+            plainly = functools.partial(self.plainly, args, kwargs)
+            every = settings.verify if self.verify is None else self.verify
+            found, seen, why, final = self.compiled(bucket, call, every, plainly)
             if isinstance(found, Hit):
+                return found.value
+            if isinstance(found, Verified):
+                if found.raised is not None:
+                    raise found.raised
                 return found.value
             if final:
                 return self.fall_back(why, args, kwargs)
@@ -136,13 +157,19 @@ class Compiled:
         if not self.lock.acquire(blocking=False):
             return self.fall_back("another thread is recording", args, kwargs)
         try:
+            cause = self.cause(call, bucket, why)
             bucket = self.bucket(call, settings) if bucket is None else bucket
+            bucket.cause = cause or bucket.cause
             return self.record(bucket, call, seen, wide, args, kwargs, settings)
         finally:
             self.lock.release()
 
-    def compiled(self, bucket: Bucket, call: Call) -> tuple[Hit | None, tuple[Any, ...], str, bool]:
-        """(the result of a compiled call or None, what data was seen, why not, whether recording could not help)."""
+    def compiled(
+        self, bucket: Bucket, call: Call, every: int, plainly: Callable[[], Any]
+    ) -> tuple[Hit | Verified | None, tuple[Any, ...], str, bool]:
+        """(the result of a compiled call or None, what data was seen, why not, whether recording could not help).
+
+        Each trace's first call and every `every`-th is the result of `plainly`, and the trace is held to it."""
         seen: tuple[Any, ...] = ()
         why = "recorded once so far" if bucket.pending else "no trace of this kind"
         for trace in tuple(bucket.traces):
@@ -150,8 +177,15 @@ class Compiled:
                 continue
             if (blocked := trace.recording.blocked(call)) is not None:
                 why = blocked
+                logs.note("guards", "%s: %s", self.name, why)
                 continue
-            found = trace.run(self.domain, call)
+            if every and trace.hits % every == 0:
+                found = verify(trace, self.domain, call, plainly, self.backend or config.current().backend)
+                if isinstance(found, Verified):
+                    self.judge(bucket, trace, found)
+                    return found, (), "", False
+            else:
+                found = trace.run(self.domain, call)
             if isinstance(found, Hit):
                 self.__dict__["compiled_calls"] += 1
                 bucket.hits += 1
@@ -161,7 +195,8 @@ class Compiled:
                 seen = found.seen
                 if trace.misses > 16 + 4 * trace.hits:
                     bucket.traces.remove(trace)  # it costs more than it brings
-                why = f"data led another way: {found.where or 'a check'} saw {found.value}"
+                why = Cause(f"data led another way: {found.where or 'a check'} saw {found.value}", DATA)
+                logs.note("guards", "%s: %s", self.name, why)
             else:
                 return None, seen, found, True
         return None, seen, why, False
@@ -190,6 +225,8 @@ class Compiled:
             return "it sees new arguments, state or data too often to be compiled"
         if bucket is None:
             return None
+        if bucket.wrong:
+            return "compiled code of this kind differed from plain Python"
         if bucket.eager[seen] >= _REFUSALS:
             return f"this path stays eager: {bucket.reason}"
         if not bucket.may_record():
@@ -204,8 +241,35 @@ class Compiled:
     def note(self, why: str) -> None:
         if len(self.fallbacks) < 64 or why in self.fallbacks:
             self.fallbacks[why] += 1
-        if "fallback" in config.current().logs:
-            _log.warning("%s ran as plain Python: %s", self.name, why)
+        logs.note("fallback", "%s ran as plain Python: %s", self.name, why)
+
+    def plainly(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Plain Python all the way down."""
+        with eager():
+            return self.function(*args, **kwargs)
+
+    def judge(self, bucket: Bucket, trace: Trace, found: Verified) -> None:
+        """Drop a trace that differed from plain Python, and compile no more of its kind."""
+        self.history.verified += 1
+        if found.mismatch is None:
+            trace.hits += 1
+            trace.used = self.calls
+            return
+        bucket.traces = [t for t in bucket.traces if t is not trace]
+        bucket.wrong = True
+        words = str(found.mismatch)
+        self.history.mismatches[8:] = [words]
+        self.note("compiled code differed from plain Python")
+        _wrong.error("%s: compiled code differs from plain Python: %s", self.name, words)
+
+    def cause(self, call: Call, bucket: Bucket | None, why: str) -> Cause | None:
+        """Why a function that has compiled code is compiled again; None where that is not known, or it has none."""
+        if isinstance(why, Cause) or not any(b.traces for b in self.buckets.values()):
+            return why if isinstance(why, Cause) else None
+        if bucket is not None:
+            return None
+        before = max(self.buckets, key=lambda k: max((t.used for t in self.buckets[k].traces), default=-1))
+        return Cause(f"arguments were ({describe_key(before)}), are ({describe_key(call.key)})", ARGUMENTS)
 
     # -- recording
 
@@ -285,16 +349,35 @@ class Compiled:
             return
         trace.used = self.calls
         bucket.traces.insert(0, trace)
+        self.say(bucket, trace)
         traces = [(t.used, b, t) for b in self.buckets.values() for t in b.traces]
         if len(traces) > settings.max_traces:
             _, b, oldest = min(traces, key=lambda entry: entry[0])
             b.traces.remove(oldest)
+
+    def say(self, bucket: Bucket, trace: Trace) -> None:
+        """Note a new trace."""
+        if bucket.cause is not None:
+            self.history.recompiled(bucket.cause)
+            advice = f" (to avoid it: {bucket.cause.advice})" if bucket.cause.advice else ""
+            logs.note("recompiles", "%s was compiled again: %s%s", self.name, bucket.cause, advice)
+            bucket.cause = None
+        if logs.opened("guards") and trace.recording.guard is not None:
+            for row in trace.recording.guard.rows:
+                logs.note("guards", "%s: %s", self.name, row.words)
+        if logs.opened("fusion") or logs.opened("kernels"):
+            for kernel in trace.kernels():
+                logs.note("fusion", "%s: one kernel of %s", self.name, ", ".join(kernel_ops(kernel)))
+                logs.note("kernels", "%s: %s", self.name, kernel)
+            for op in trace.executable.host_ops:
+                logs.note("fusion", "%s: %s runs as NumPy", self.name, op)
 
     def refuse(self, bucket: Bucket, seen: tuple[Any, ...], reasons: tuple[Reason, ...]) -> None:
         """Note that the path was not compiled."""
         bucket.eager[seen] += 1
         bucket.reason = "; ".join(map(str, reasons))
         self.__dict__["refused"] += 1
+        self.history.refused(reasons)
         self.note(bucket.reason)
 
     def bucket(self, call: Call, settings: config.Config) -> Bucket:
@@ -348,9 +431,13 @@ class Compiled:
         """The traces there are."""
         return [t for b in self.buckets.values() for t in b.traces]
 
-    def explain(self) -> str:
-        """What was compiled and what was not, and why, in words."""
-        return report(self.name, self.calls, self.compiled_calls, self.buckets, self.fallbacks)
+    def explain(self, html: str | os.PathLike[str] | None = None) -> Explanation:
+        """What was compiled and what was not, and why: a text, which has `html()`. `html` is a file for that page."""
+        counts = Counter(self.fallbacks)
+        found = Explanation(Subject(self.name, self.calls, self.compiled_calls, self.buckets, counts, self.history))
+        if html is not None:
+            Path(html).write_text(found.html(), encoding="utf-8")
+        return found
 
     def graphs(self) -> list[str]:
         """The text of each trace's graph."""
@@ -358,4 +445,4 @@ class Compiled:
 
     def kernels(self) -> list[Any]:
         """The kernels of all traces; each prints as its loop nest and code."""
-        return [k for t in self.traces() for e in (t.executable, t.backward) if e is not None for k in e.kernels]
+        return [k for t in self.traces() for k in t.kernels()]

@@ -22,6 +22,7 @@ import marshal
 import sys
 import types
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -31,10 +32,11 @@ import numpy as np
 
 from tracejit.runtime import guards, store
 from tracejit.runtime.guards import DROP, Chunk, Table
+from tracejit.trace.causes import Cause, advice
 from tracejit.trace.domain import Anatomy, Domain
 from tracejit.trace.recorder import ABSENT, IMMUTABLE, Cell, bits, describe, stamp_of
 
-__all__ = ["Guard", "build", "same_value"]
+__all__ = ["Guard", "Row", "build", "same_value"]
 
 # Cheapest and most often changed first: numbers and flags of objects, then globals, then classes.
 _CHEAPEST_FIRST = (
@@ -50,10 +52,18 @@ _MOVES = 8  # times that words may move for nothing before their cells are left 
 class Row:
     """One cell, without holding what it is about: for `explain()`."""
 
+    kind: str
     name: str
     was: str | None
     where: str | None
     now: Callable[[], Any] | None
+    advice: str  # the edit that keeps it as it was
+
+    @property
+    def words(self) -> str:
+        """The guard itself."""
+        what = f"{self.name} is {self.was}" if self.was is not None else f"{self.name} is as it was"
+        return what + (f", read at {self.where}" if self.where else "")
 
     def __str__(self) -> str:
         at = f" (read at {self.where})" if self.where else ""
@@ -74,10 +84,12 @@ class Guard:
     python: Callable[[], int]
     rows: tuple[Row, ...]
     held: tuple[Any, ...]  # weak references whose death ends the trace, or the objects themselves
+    failed: Counter[int] = field(default_factory=Counter[int])  # rows that differed, how often
 
-    def reason(self, index: int) -> str:
-        """What changed, in words."""
-        return str(self.rows[index])
+    def reason(self, index: int) -> Cause:
+        """What changed, in words; counted."""
+        self.failed[index] += 1
+        return Cause(str(self.rows[index]), self.rows[index].advice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -660,10 +672,11 @@ def row_of(c: Cell, text: _Text) -> Row:
     key: Any = c.key.__name__ if c.kind == "member" else c.key
     name = _WORDS[c.kind].format(owner=_owner_name(c), key=key if type(key) is str else short(key))
     if c.kind not in _READ or (c.kind == "item" and type(c.key) not in IMMUTABLE):
-        return Row(name, None, c.where, None)
+        return Row(c.kind, name, None, c.where, None, advice(c.kind, None))
     ref, weak = text.ref(c.owner)
     held, read = text.names[ref], _READ[c.kind]
-    return Row(name, short(c.value), c.where, lambda: read(held() if weak else held, key))
+    now = lambda: read(held() if weak else held, key)  # noqa: E731
+    return Row(c.kind, name, short(c.value), c.where, now, advice(c.kind, c.value))
 
 
 _WORDS = {

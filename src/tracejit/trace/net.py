@@ -158,7 +158,7 @@ def _is_ours(module: Any) -> bool:
 
 def _is_support(module: Any) -> bool:
     """Whether the library may use a module: its frames are fine right below ours."""
-    return isinstance(module, str) and module.partition(".")[0] in _SUPPORT
+    return isinstance(module, str) and (module.partition(".")[0] in _SUPPORT or module.startswith("namedtuple_"))
 
 
 def run(r: Recorder, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, net: bool) -> Any:

@@ -19,6 +19,7 @@ import numpy as np
 
 from tracejit.codegen.compile import Executable, Miss, build
 from tracejit.ir.graph import Graph
+from tracejit.trace.causes import Cause
 from tracejit.trace.domain import Array, Domain
 from tracejit.trace.key import Call
 from tracejit.trace.outputs import Argument, Result, Scalar
@@ -52,6 +53,7 @@ class Trace:
     recorded: Graph  # before the passes
     executable: Executable
     backward: Executable | None
+    reverse: Graph | None  # the backward pass, before the passes
     saved: tuple[tuple[bool, int], ...]  # for each saved value: (is a parameter, which parameter or output)
     hits: int = 0
     misses: int = 0
@@ -65,30 +67,23 @@ class Trace:
 
         return optimize(self.recorded)
 
+    def kernels(self) -> list[Any]:
+        """The kernels of both passes."""
+        return [k for e in (self.executable, self.backward) if e is not None for k in e.kernels]
+
     def run(self, domain: Domain, call: Call) -> Hit | Left | str:
         """The call's result; or where it left; or why it cannot run (memory is shared as it was not when recorded)."""
+        ready = self.ready(domain, call)
+        if isinstance(ready, str):
+            return ready
+        tensors, arrays = ready
         rec = self.recording
-        tensors = resolve(domain, rec, call)
-        if tensors is None:
-            return "a tensor it was recorded with is gone"
-        if any(rec.owners) and (
-            len({id(t) for t in tensors}) < len(tensors)
-            or any(id(t) in rec.outside for t, o in zip(tensors, rec.owners) if o)
-        ):
-            return "a .grad is also known by another name"
-        arrays = [domain.array(t) for t in tensors]
-        if rec.updates and self.overlaps(domain, tensors, arrays):
-            return "a written tensor shares memory with another one"
         try:
             out = self.executable(arrays)
         except Exception as e:  # nothing was written: plain Python will say what is wrong, or find that nothing is
             return f"the compiled code raised {type(e).__name__}: {e}"
         if isinstance(out, Miss):
-            self.misses += 1
-            check = rec.checks[out.check]
-            value = python_value(out.value)
-            seen = (*((c.kind, bits(c.value)) for c in rec.checks[: out.check]), (check.kind, bits(value)))
-            return Left(seen, check.where, value)
+            return self.left(out)
         # One value computed for two outputs is two tensors all the same, and a constant is new in every call.
         if len({id(a) for a in out}) < len(out) or not all(a.flags.writeable for a in out):
             out = tuple(
@@ -104,6 +99,31 @@ class Trace:
             domain.set_grad(made[owner], None if value is None else made[value])
         self.hits += 1
         return Hit(made[rec.root])
+
+    def ready(self, domain: Domain, call: Call) -> tuple[list[Any], list[Array]] | str:
+        """The tensors behind the parameters and their arrays; or why the trace cannot run on them."""
+        rec = self.recording
+        tensors = resolve(domain, rec, call)
+        if tensors is None:
+            return "a tensor it was recorded with is gone"
+        if any(rec.owners) and (
+            len({id(t) for t in tensors}) < len(tensors)
+            or any(id(t) in rec.outside for t, o in zip(tensors, rec.owners) if o)
+        ):
+            return "a .grad is also known by another name"
+        arrays = [domain.array(t) for t in tensors]
+        if rec.updates and self.overlaps(domain, tensors, arrays):
+            return "a written tensor shares memory with another one"
+        return tensors, arrays
+
+    def left(self, miss: Miss) -> Left:
+        """Where a call left, counted."""
+        checks = self.recording.checks
+        self.misses += 1
+        check = checks[miss.check]
+        value = python_value(miss.value)
+        seen = (*((c.kind, bits(c.value)) for c in checks[: miss.check]), (check.kind, bits(value)))
+        return Left(seen, check.where, value)
 
     def overlaps(self, domain: Domain, tensors: Sequence[Any], arrays: Sequence[Array]) -> bool:
         """Whether a written tensor shares memory with another; arrays seen before are not looked at again."""
@@ -176,7 +196,7 @@ def python_value(x: Any) -> Any:
 def compile_trace(rec: Recording, backend: str) -> Trace:
     """Passes and code generation for a recording. Raises what the backend raises."""
     ends = (*rec.outputs, *(n for _, n in rec.updates), *(c.node for c in rec.checks))
-    n, saved, back = len(rec.outputs), (), None
+    n, saved, back, reverse = len(rec.outputs), (), None, None
     extra: tuple[Any, ...] = ()
     if rec.backward is not None and rec.backward.cotangents:
         from tracejit.passes.remat import split  # few traces carry gradients out
@@ -193,7 +213,8 @@ def compile_trace(rec: Recording, backend: str) -> Trace:
             (True, at_param[s]) if s in at_param else (False, at_output[s] if s in at_output else new[s])
             for s in parts.saved
         )
-        back = build(parts.backward, backend=backend, optimize=True)
+        reverse = parts.backward
+        back = build(reverse, backend=backend, optimize=True)
     graph = rec.graph if rec.backward is None else Graph(rec.name, rec.params, (*ends, *extra))
     first_check = n + len(rec.updates)
     executable = build(
@@ -203,7 +224,7 @@ def compile_trace(rec: Recording, backend: str) -> Trace:
         backend=backend,
         optimize=True,
     )
-    return Trace(rec, graph, executable, back, saved)
+    return Trace(rec, graph, executable, back, reverse, saved)
 
 
 @dataclass(eq=False)
@@ -217,6 +238,8 @@ class Bucket:
         default_factory=Counter[tuple[Outcome, ...]]
     )  # what Python saw -> refusals there
     reason: str = ""  # of the last refusal
+    wrong: bool = False  # compiled code of it differed from plain Python
+    cause: Cause | None = None  # why it is being compiled again
     astray: bool = False  # the last recording without the net was of another path: the next one has it
     recordings: int = 0
     hits: int = 0
