@@ -50,6 +50,7 @@ class Config:
 
     eager: bool = False  # TRACEJIT_EAGER=1: compile nothing
     backend: str = "llvm"  # llvm, numba, interpret
+    eager_kernels: bool = True  # TRACEJIT_EAGER_KERNELS=0: NumPy also for eager ops on large arrays
     default_dtype: str = "f32"  # of Python floats and factory functions
     threads: int = 0  # 0: as many as cores
     cache_dir: str = ""  # TRACEJIT_CACHE_DIR; "" means the user's cache folder
@@ -68,6 +69,7 @@ class Config:
         return cls(
             eager=_flag("TRACEJIT_EAGER"),
             backend=env.get("TRACEJIT_BACKEND", cls.backend),
+            eager_kernels=env.get("TRACEJIT_EAGER_KERNELS", "1") not in ("", "0", "false", "no"),
             threads=int(env.get("TRACEJIT_THREADS", "0")),
             cache_dir=env.get("TRACEJIT_CACHE_DIR", ""),
             dump=env.get("TRACEJIT_DUMP", ""),

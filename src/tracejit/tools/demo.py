@@ -191,6 +191,7 @@ def _compare(report: Report, data: Data) -> None:
 
 def compile_seconds(folder: str | None) -> float:
     """CPU seconds that recording and compiling the train step take, beyond the eager steps they replace."""
+    tj.config.update(eager_kernels=False)  # they would be compiled in one of the steps and not in others
     data = _read(folder)
     x, y = data.train[0][:8], data.train[1][:8]  # few images, so that what is taken off is small and certain
     _, eager = _start(data)

@@ -1,0 +1,116 @@
+"""Eager ops on large arrays, run by the compiler's kernels instead of NumPy.
+
+NumPy is the meaning of every op, and on small arrays nothing is quicker. On large ones it computes on one thread,
+without vector math, into pages that the system hands out anew. So an op that comes for the third time with the same
+types, and is worth it, gets a kernel of its own: the graph of this one op, built and kept like any other. None is built
+while a call is recorded: that call is about to be compiled whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from tracejit import config
+from tracejit.ir.dtype import from_numpy
+from tracejit.ir.graph import Graph, param
+from tracejit.ir.node import Node, expand_to
+from tracejit.ir.op import Array, Op
+from tracejit.ir.types import TensorType
+from tracejit.ops.pointwise import Pointwise, Select
+from tracejit.trace import recorder
+
+__all__ = ["evaluate", "worth"]
+
+_HOT = 3  # uses before a kernel is built
+_LARGE = 1 << 15  # elements of one operand below which NumPy is as quick for what reads each once
+_FLOPS = 1 << 20  # ... and multiplications, for products
+_REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "argmax", "argmin")
+_READS_ONCE = frozenset([*_REDUCTIONS, "unfold", "fold"])
+
+
+def evaluate(op: Op, arrays: Sequence[Array]) -> Any:
+    """`op.eval(*arrays)`, by a kernel where that pays."""
+    return op.eval(*arrays) if not worth(op, arrays) else _by_kernel(op, arrays)
+
+
+def worth(op: Op, arrays: Sequence[Array]) -> bool:
+    """Whether a kernel would be quicker than NumPy."""
+    if not arrays or arrays[-1].dtype.char not in "fdl":
+        return False
+    match op.name:
+        case "random_bits":
+            return math.prod(op.shape) >= _LARGE  # type: ignore[attr-defined]
+        case "matmul":
+            x, w = arrays
+            return x.size * w.shape[-1] >= _FLOPS
+        case "conv":
+            x, w = arrays
+            return x.size * w.size >= _FLOPS * x.shape[2]  # about: as many windows as places
+        case _:
+            if max(a.size for a in arrays) < _LARGE or arrays[-1].dtype.char == "l":
+                return False
+            fits = op.name in _READS_ONCE or isinstance(op, (Pointwise, Select))
+            return fits and all(a.flags.c_contiguous for a in arrays)
+
+
+def _by_kernel(op: Op, arrays: Sequence[Array]) -> Any:
+    if not config.current().eager_kernels:
+        return op.eval(*arrays)
+    found = _kernel(op, tuple((a.dtype, a.shape) for a in arrays))
+    found.uses += 1
+    if found.run is None:
+        if found.uses < _HOT or recorder.active() is not None:
+            return op.eval(*arrays)
+        found.build()
+    assert found.run is not None
+    return found.run(arrays)
+
+
+class _Kernel:
+    """An op with the types of its operands, and what runs it once it has come often enough."""
+
+    __slots__ = ("op", "run", "types", "uses")
+
+    def __init__(self, op: Op, types: tuple[Any, ...]) -> None:
+        self.op, self.types = op, types
+        self.uses = 0
+        self.run: Any = None
+
+    def build(self) -> None:
+        """Compile it; NumPy stays where the op has no kernel."""
+        from tracejit.codegen.compile import Miss, build  # brings LLVM
+
+        op, executable = self.op, build(_graph(self.op, self.types))
+
+        def by_numpy(arrays: Sequence[Array]) -> Any:
+            return op.eval(*arrays)
+
+        def natively(arrays: Sequence[Array]) -> Any:
+            made = executable(arrays)
+            assert not isinstance(made, Miss)
+            return made[0] if len(made) == 1 else made
+
+        self.run = by_numpy if executable.host_ops else natively
+
+
+@lru_cache(maxsize=1024)
+def _kernel(op: Op, types: tuple[Any, ...]) -> _Kernel:
+    return _Kernel(op, types)
+
+
+def _graph(op: Op, types: tuple[Any, ...]) -> Graph:
+    """The graph of one op. Eager code leaves rank-0 operands of pointwise ops unexpanded, the graph may not."""
+    params: list[Node] = []
+    for i, (dtype, shape) in enumerate(types):
+        d = from_numpy(dtype)
+        assert d is not None
+        params.append(param(f"x{i}", TensorType(d, shape)))
+    nodes = params
+    if isinstance(op, (Pointwise, Select)):
+        shape = max((p.shape for p in params), key=lambda s: (len(s), math.prod(s)))  # type: ignore[arg-type]
+        nodes = [expand_to(n, shape) for n in params]
+    made = op(*nodes)
+    return Graph(op.name, tuple(params), made if isinstance(made, tuple) else (made,))
