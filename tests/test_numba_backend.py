@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 import tracejit.ops as ops
-from tracejit.codegen.compile import Executable, build, with_sizes
+from tracejit.codegen.compile import Executable, build
 from tracejit.codegen.numba import cpu
 from tracejit.codegen.numba.source import write
 from tracejit.codegen.result import Miss
@@ -27,6 +26,7 @@ from tracejit.ir.op import Op, Sample
 from tracejit.ir.types import TensorType
 from tracejit.ops.composed.loss import cross_entropy
 from tracejit.ops.composed.reduction import softmax
+from tracejit.passes.bind import bound_op
 from tracejit.passes.grad import grad
 
 TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "f32": 5e-6, "f64": 1e-13}
@@ -63,7 +63,7 @@ def check(graph: Graph, *arrays: Any) -> Executable:
 def as_graph(sample: Sample) -> tuple[Graph, list[Any]]:
     inputs = [np.asarray(a) for a in sample.inputs]
     sizes = {symbol: inputs[i].shape[axis] for i, axis, symbol in sample.dims}
-    op = replace(sample.op, **{f.name: with_sizes(getattr(sample.op, f.name), sizes) for f in fields(sample.op)})
+    op = bound_op(sample.op, sizes)
     return graph_of(lambda *xs: Node.build(op, xs), *inputs), inputs
 
 

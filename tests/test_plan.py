@@ -15,8 +15,9 @@ import pytest
 
 import tracejit.ops  # noqa: F401  (registers the ops)
 from tracejit import config
-from tracejit.codegen.compile import Miss, PerShape, build
+from tracejit.codegen.compile import Miss, build
 from tracejit.codegen.llvm import native, plan
+from tracejit.codegen.llvm.families import Family
 from tracejit.codegen.llvm.native import Native
 from tracejit.ir.dim import Sym
 from tracejit.ir.dtype import float32
@@ -78,7 +79,7 @@ def test_a_kept_plan_gives_the_same_and_neither_optimises_nor_schedules(monkeypa
     assert not first.was_kept
     kernels = [str(k) for k in first.kernels]
     with monkeypatch.context() as m:
-        m.setattr(native, "_lay_out", None)
+        m.setattr(native, "lay_out", None)
         m.setattr(engine, "_emit", None)
         again = kept(layer(), optimize=True)
         same(first(args), again(args))
@@ -197,8 +198,8 @@ def test_each_shape_of_a_symbolic_graph_has_its_plan() -> None:
     for n in (2, 5):
         data = floats(n, 3)
         same(first([data]), again([data]))
-    assert isinstance(again, PerShape)
-    assert all(e.was_kept for e in again.known.values())  # type: ignore[attr-defined]
+    assert isinstance(again, Family)
+    assert all(e.was_kept for e in again.known.values())
 
 
 @pytest.mark.parametrize("what", ["cpu_key", "sources", "numpy"])

@@ -134,7 +134,7 @@ def test_updates_of_one_parameter_are_one_kernel() -> None:
 def test_a_large_sum_is_done_in_two_steps_that_threads_can_share() -> None:
     s = plan(lambda x: ops.reduce_sum(x, (0,)), tensor(1 << 20))
     assert len(s.steps) == 2
-    assert emit.launch(launches(s)[0], 256).units >= 8
+    assert emit.launch(launches(s)[0], 256, {}).units >= 8
 
 
 def test_a_group_never_waits_for_itself() -> None:

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracejit.codegen.element import Fetch, NeedMemory, expand, fill
-from tracejit.codegen.kernel import scalars, sizes
+from tracejit.codegen.kernel import scalars
 from tracejit.codegen.memory import OVER_AXES, REDUCTIONS, Memory
 from tracejit.codegen.place import NeedSplit, flatten, operands
-from tracejit.ir.dim import Shape
+from tracejit.ir.dim import Extent, Shape, quotient, same
 from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
 from tracejit.ir.op import Reduce
 
 __all__ = ["Anchor", "find_anchors"]
 
-Spaces = dict[tuple[int, ...], tuple[Axis, ...]]
-Factors = list[list[int]]  # of each axis; their product is its extent
+Spaces = dict[Shape, tuple[Axis, ...]]
+Factors = list[list[Extent]]  # of each axis; their product is its extent
 
 
 @dataclass(eq=False)
@@ -81,33 +81,35 @@ def build(n: Node, memory: Memory, made: Collection[Node], spaces: Spaces) -> An
             split(factors, axes.index(cut.axis), cut.inner)
 
 
-def loop_shape(n: Node) -> tuple[int, ...]:
+def loop_shape(n: Node) -> Shape:
     """The extents that the node's loops run over: its own, and those it reduces."""
     if n.op.name in OVER_AXES:
-        return sizes(n.inputs[0].shape)
+        return n.inputs[0].shape
     if n.op.name not in REDUCTIONS:
-        return sizes(n.shape)
+        return n.shape
     probe = n.op.element(tuple(Index.at(0) for _ in n.shape), *operands(n))
     assert isinstance(probe, Reduce)
-    return (*sizes(n.shape), *sizes(probe.extents))
+    return (*n.shape, *probe.extents)
 
 
-def space_of(extents: Sequence[int], spaces: Spaces) -> tuple[Axis, ...]:
+def space_of(extents: Sequence[Extent], spaces: Spaces) -> tuple[Axis, ...]:
     """The axes of a space: the same objects for the same extents; extents 1 have none."""
-    shape = tuple(e for e in extents if e != 1)
+    shape = tuple(e for e in extents if not same(e, 1))
     if shape not in spaces:
         spaces[shape] = tuple(Axis(f"i{k}", e) for k, e in enumerate(shape))
     return spaces[shape]
 
 
-def split(factors: Factors, at: int, inner: int) -> None:
+def split(factors: Factors, at: int, inner: Extent) -> None:
     """Cut axis number `at` (extents 1 are none) so that its inner part has `inner` steps."""
     for fs in factors:
         for k, f in enumerate(fs):
-            if f == 1:
+            if same(f, 1):
                 continue
             if at == 0:
-                fs[k : k + 1] = [f // inner, inner]
+                outer = quotient(f, inner)
+                assert outer is not None
+                fs[k : k + 1] = [outer, inner]
                 return
             at -= 1
     raise AssertionError("the axis is not of this loop")
@@ -118,7 +120,7 @@ def expression(
 ) -> Anchor:
     """The node over `axes`, which are its `full` shape in `factors`. Raises NeedSplit, NeedMemory."""
     free = iter(axes)
-    of_dim: list[list[Axis]] = [[next(free) for f in fs if f != 1] for fs in factors]
+    of_dim: list[list[Axis]] = [[next(free) for f in fs if not same(f, 1)] for fs in factors]
     at = [flatten([Index.of(a) for a in row], tuple(a.extent for a in row)) for row in of_dim]
     kind, kept = None, axes
     if n.op.name in REDUCTIONS:

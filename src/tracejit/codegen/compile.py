@@ -1,7 +1,8 @@
 """Graph -> something to call: `build(graph)` gives an Executable over arrays.
 
 Three ways to the same answers: "interpret" runs every node by `Op.eval` (the oracle); "llvm" runs the graph's Schedule
-as native segments (`native.py`), with host steps only where an op has no kernel; "numba" runs it as Python source
+as native segments (`native.py`), with host steps only where an op has no kernel, and with code that serves every extent
+where dims are symbolic (`families.py`); "numba" runs it as Python source
 compiled by Numba (`numba/cpu.py`).
 
 Whatever the way, nothing a caller can see is written before the last check has passed.
@@ -11,21 +12,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
 from typing import Any, Protocol
 
 import numpy as np
 
+from tracejit.codegen.extents import solver
 from tracejit.codegen.llvm import native
+from tracejit.codegen.llvm.families import Family
 from tracejit.codegen.result import Checks, Miss, own, same_bits
 from tracejit.errors import BackendError
-from tracejit.ir.dim import Dim, substitute
-from tracejit.ir.graph import Graph, param
+from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
-from tracejit.ir.op import Array, Op, Param, results
-from tracejit.ir.types import TensorType
+from tracejit.ir.op import Array, Param, results
+from tracejit.passes.bind import bind
 
-__all__ = ["Executable", "Interpreted", "Miss", "PerShape", "build", "specialise"]
+__all__ = ["Executable", "Interpreted", "Miss", "PerShape", "build"]
 
 
 class Executable(Protocol):
@@ -61,27 +62,25 @@ def build(
     """
     updates, checks = dict(updates or {}), tuple(checks)
     is_static = all(t.is_static for n in graph.nodes for t in results(n.type))
-    if backend == "llvm" and is_static:
-        return native.assemble(graph, updates, checks, optimize=optimize)
+    if backend == "llvm":
+        if is_static:
+            return native.assemble(graph, updates, checks, optimize=optimize)
+        return Family(graph, updates, checks, optimize=optimize)
     if optimize:
         from tracejit.passes import pipeline  # not needed where the outcome is in the store
 
         graph = pipeline.optimize(graph)
     match backend:
-        case "llvm":
-            assemble: Assemble = native.assemble
         case "numba":  # imported by those who use it: it takes as long as all else together
             from tracejit.codegen.numba import cpu
 
-            assemble = cpu.assemble
+            if is_static:
+                return cpu.assemble(graph, updates, checks)
+            return PerShape(graph, lambda g: cpu.assemble(g, updates, checks))
         case "interpret":
             return Interpreted(graph, updates, checks)
         case _:
             raise BackendError(f"no backend {backend!r}; backends are llvm, numba, interpret")
-    return assemble(graph, updates, checks) if is_static else PerShape(graph, lambda g: assemble(g, updates, checks))
-
-
-Assemble = Callable[[Graph, Mapping[int, int], Checks], Executable]
 
 
 class Interpreted:
@@ -125,7 +124,7 @@ class PerShape:
     KEEP = 16
 
     def __init__(self, graph: Graph, make: Callable[[Graph], Executable]) -> None:
-        self.graph, self.make = graph, make
+        self.graph, self.make, self.solve = graph, make, solver(graph)
         self.known: dict[tuple[tuple[str, int], ...], Executable] = {}
         self._lock = threading.Lock()
 
@@ -140,55 +139,13 @@ class PerShape:
         return next((e.host_ops for e in reversed(self.known.values())), ())
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[Array, ...] | Miss:
-        sizes = tuple(sorted(solve(self.graph, arrays).items()))
+        values = self.solve(arrays)
+        sizes = tuple(values.items())
         executable = self.known.get(sizes)
         if executable is None:
-            executable = self.make(specialise(self.graph, dict(sizes)))
+            executable = self.make(bind(self.graph, values))
             with self._lock:
                 self.known[sizes] = executable
                 while len(self.known) > self.KEEP:
                     del self.known[next(iter(self.known))]
         return executable(arrays)
-
-
-def solve(graph: Graph, arrays: Sequence[Array]) -> dict[str, int]:
-    """The symbols' values, from the parameters' shapes."""
-    out: dict[str, int] = {}
-    for p, a in zip(graph.params, arrays, strict=True):
-        for dim, n in zip(p.shape, a.shape, strict=True):
-            if not isinstance(dim, Dim):
-                continue
-            dim = substitute(dim, out)
-            if isinstance(dim, Dim) and 1 <= len(dim.terms) <= 2:
-                monomial, c = dim.terms[0]
-                rest = dim.terms[1:]
-                offset = rest[0][1] if rest else 0
-                if (
-                    len(monomial) == 1
-                    and monomial[0][1] == 1
-                    and (not rest or rest[0][0] == ())
-                    and (n - offset) % c == 0
-                ):
-                    out[monomial[0][0]] = (n - offset) // c
-    return out
-
-
-def specialise(graph: Graph, sizes: Mapping[str, int]) -> Graph:
-    """`graph` with extents for its symbols."""
-    new: dict[Node, Node] = {}
-    for n in graph.nodes:
-        if isinstance(n.op, Param):
-            new[n] = param(n.op.label, with_sizes(n.op.type, sizes))
-        else:
-            values = {f.name: with_sizes(getattr(n.op, f.name), sizes) for f in fields(n.op)}
-            op: Op = replace(n.op, **values) if values else n.op
-            new[n] = Node.of(op, tuple(new[i] for i in n.inputs))
-        new[n].label, new[n].where = n.label, n.where
-    return Graph(graph.name, tuple(new[p] for p in graph.params), tuple(new[r] for r in graph.results))
-
-
-def with_sizes(value: Any, sizes: Mapping[str, int]) -> Any:
-    """An attribute of an op with extents for symbols."""
-    if isinstance(value, TensorType):
-        return value.with_shape(substitute(value.shape, sizes))
-    return substitute(value, sizes)

@@ -12,9 +12,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tracejit.codegen.kernel import scalars, sizes
+from tracejit.codegen.kernel import scalars
 from tracejit.codegen.memory import SAME, Memory
 from tracejit.codegen.place import At, Hole, hole, holes, operands, place, reshaped, strides_of
+from tracejit.ir.dim import Extent, Shape
 from tracejit.ir.index import Index
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
@@ -30,7 +31,7 @@ class Fetch(Op):
     name = "fetch"
     source: Node
     index: Index
-    strides: tuple[int, ...]
+    strides: Shape
 
     def infer(self, *types: TensorType) -> Type:
         return TensorType(self.source.dtype, ())
@@ -92,7 +93,7 @@ def expand(n: Node, at: At, memory: Memory, made: Collection[Node]) -> Node:
         if not all(isinstance(i, Index) for i in at):
             raise NeedMemory(own)
         try:
-            return hole(x, reshaped(at, sizes(x.shape), sizes(n.shape)))
+            return hole(x, reshaped(at, x.shape, n.shape))
         except ValueError:
             raise NeedMemory(own) from None
     value = n.op.element(at, *operands(n))
@@ -104,7 +105,7 @@ def fetch(n: Node, source: Node, at: At) -> Node:
     """A leaf: `n` holds the elements of the stored `source` in the same order, whatever its shape."""
     index = Index.at(0)
     inputs: list[Node] = []
-    strides: list[int] = []
+    strides: list[Extent] = []
     for i, s in zip(at, strides_of(n.shape), strict=True):
         if isinstance(i, Index):
             index = index + i * s

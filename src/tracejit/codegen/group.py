@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 
 from tracejit.codegen.anchor import Anchor
 from tracejit.codegen.element import Fetch
+from tracejit.codegen.kernel import guess
 from tracejit.codegen.memory import Memory
 from tracejit.codegen.place import extents, key, renamed
+from tracejit.ir.dim import same_shape
 from tracejit.ir.index import Axis
 from tracejit.ir.node import Node
 from tracejit.ir.op import Item, Param
@@ -143,7 +144,7 @@ def joins(a: Anchor, g: Group) -> bool:
     if g.size + a.size > LARGEST or len(g.anchors) >= MOST:
         return False
     if a.space != g.space:  # a value for each row, after the reductions
-        if a.kind or g.kept is None or extents(a.space) != extents(g.kept):
+        if a.kind or g.kept is None or not same_shape(extents(a.space), extents(g.kept)):
             return False
     elif a.kind and g.kept is not None and a.kept != g.kept:
         return False
@@ -171,7 +172,7 @@ def is_worthwhile(a: Anchor, g: Group) -> bool:
         return True
     kept = a.kept if a.kind else g.kept
     assert kept is not None
-    total, rows = prod(extents(g.space)), prod(extents(kept))
+    total, rows = guess(extents(g.space)), guess(extents(kept))
     if total <= 1 << 15:
         return True
     if not g.space or g.space[-1] in kept:  # reductions down columns walk memory in stripes

@@ -12,17 +12,23 @@ and layer_norm do. Vectors are cut from the last `joint` outer axes, counted as 
 point of its own, and reductions run down columns), or from the last axis of each stage (`lanes == "inner"`: a point is
 a row, and its accumulators are combined across lanes when the stage ends).
 
-The printed form is complete: two kernels that print alike are the same machine code. Buffers are numbered, never named.
+An extent, coefficient or size may be symbolic: then it is worked out from the values of the kernel's `symbols`, which
+are passed after its buffers. What the kernel was made to rely on holds for all *general* extents (`ir/dim.py`).
+
+The printed form is complete: two kernels that print alike are the same machine code. Buffers and symbols are numbered,
+never named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from functools import cached_property
+from math import prod
 from typing import Any
 
 from tracejit.errors import BackendError
-from tracejit.ir.dim import Extent
+from tracejit.ir.dim import Extent, Sym, symbols, typical
 from tracejit.ir.dtype import DType
 from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
@@ -41,6 +47,7 @@ __all__ = [
     "Store",
     "axes_of",
     "extent",
+    "guess",
     "indices",
     "kernel_ops",
     "reindexed",
@@ -56,15 +63,20 @@ COST = {"div": 4, "sqrt": 4, "floordiv": 8, "mod": 8, "random_bits": 60} | dict.
 
 
 def extent(dim: Extent) -> int:
-    """The number of iterations of an axis: the one place where kernels learn an extent."""
+    """An extent, where code is made for one number: symbols cannot be used there."""
     if isinstance(dim, int):
         return dim
-    raise BackendError(f"extent {dim} has no value yet; kernels are made for concrete shapes")
+    raise BackendError(f"extent {dim} has no value yet, and what it is used for needs one")
 
 
 def sizes(shape: Iterable[Extent]) -> tuple[int, ...]:
     """A shape that is known."""
     return tuple(map(extent, shape))
+
+
+def guess(shape: Iterable[Extent]) -> int:
+    """How many elements to expect: for choices, never for what must be right."""
+    return prod(map(typical, shape))
 
 
 @dataclass(frozen=True)
@@ -149,7 +161,19 @@ class Kernel:
     joint: int = 1
 
     def __str__(self) -> str:
+        return self.text
+
+    @cached_property
+    def text(self) -> str:
+        """The kernel as a loop nest."""
         return show(self)
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The symbols in its extents, in the order their values are passed: that of their appearance."""
+        printer = _Printer()
+        _show(self, printer)
+        return tuple(printer.symbols)
 
 
 def scalars(roots: Iterable[Node]) -> list[Node]:
@@ -207,12 +231,15 @@ def kernel_ops(kernel: Kernel) -> list[str]:
 
 def show(kernel: Kernel) -> str:
     """The kernel as a loop nest, in the value syntax of the IR."""
-    printer = _Printer()
-    head = ", ".join(f"{b.use} {b.dtype.name}[{b.size}] a{k}" for k, b in enumerate(kernel.buffers))
+    return _show(kernel, _Printer())
+
+
+def _show(kernel: Kernel, printer: _Printer) -> str:
+    head = ", ".join(f"{b.use} {b.dtype.name}[{printer.dim(b.size)}] a{k}" for k, b in enumerate(kernel.buffers))
     out = [f"kernel({head}) lanes={kernel.lanes} joint={kernel.joint} {{"]
     pad = "  "
     for axis in kernel.outer:
-        out.append(f"{pad}for {printer.axis(axis)} in {axis.extent}:  # parallel")
+        out.append(f"{pad}for {printer.axis(axis)} in {printer.dim(axis.extent)}:  # parallel")
         pad += "  "
     slot = 0
     for stage in kernel.stages:
@@ -221,25 +248,41 @@ def show(kernel: Kernel) -> str:
 
 
 class _Printer:
-    """Names axes and values by order of appearance, so that equal kernels print alike."""
+    """Names axes, values and symbols by order of appearance, so that equal kernels print alike."""
 
     def __init__(self) -> None:
         self.axes: dict[Axis, str] = {}
         self.values: dict[Node, str] = {}
+        self.symbols: dict[str, Sym] = {}
+
+    def dim(self, d: Extent) -> str:
+        """An extent; terms in the order of the new names."""
+        if isinstance(d, int):
+            return str(d)
+        out: Extent = 0
+        for monomial, c in d.terms:
+            part: Extent = c
+            for name, power in monomial:
+                if name not in self.symbols:
+                    self.symbols[name] = Sym(f"n{len(self.symbols)}")
+                for _ in range(power):
+                    part = part * self.symbols[name]
+            out = out + part
+        return f"({out})"
 
     def axis(self, axis: Axis) -> str:
         return self.axes.setdefault(axis, f"i{len(self.axes)}")
 
     def index(self, index: Index) -> str:
-        terms = sorted((self.axis(a), c) for a, c in index.terms)
-        parts = [a if isinstance(c, int) and c == 1 else f"{c}*{a}" for a, c in terms]
+        terms = sorted(((self.axis(a), c) for a, c in index.terms), key=lambda t: t[0])
+        parts = [a if isinstance(c, int) and c == 1 else f"{self.dim(c)}*{a}" for a, c in terms]
         if not parts or not (isinstance(index.constant, int) and index.constant == 0):
-            parts.append(str(index.constant))
+            parts.append(self.dim(index.constant))
         return " + ".join(parts)
 
     def stage(self, stage: Stage, pad: str, slot: int, out: list[str]) -> int:
         for axis in stage.axes:
-            out.append(f"{pad}for {self.axis(axis)} in {axis.extent}:")
+            out.append(f"{pad}for {self.axis(axis)} in {self.dim(axis.extent)}:")
             pad += "  "
         self.values = {}
         for n in scalars([*(a.value for a in stage.accumulators), *(s.value for s in stage.stores)]):
@@ -255,14 +298,18 @@ class _Printer:
     def operation(self, n: Node) -> str:
         op, args = n.op, [self.values[i] for i in n.inputs]
         if isinstance(op, Load):
-            where = " + ".join([self.index(op.index), *(f"{c}*{a}" for c, a in zip(op.strides, args, strict=True))])
+            where = " + ".join(
+                [self.index(op.index), *(f"{self.dim(c)}*{a}" for c, a in zip(op.strides, args, strict=True))]
+            )
             return f"a{op.buffer}[{where}]" + ("" if op.safe else " clamped")
         if isinstance(op, Slot):
             return f"s{op.number}"
         if isinstance(op, Position):
             return f"position {self.index(op.index)}"
         if isinstance(op, Inside):
-            return "inside " + ", ".join(f"{lo} <= {self.index(i)} < {hi}" for i, lo, hi in op.conditions)
+            return "inside " + ", ".join(
+                f"{self.dim(lo)} <= {self.index(i)} < {self.dim(hi)}" for i, lo, hi in op.conditions
+            )
         return f"{op.name}({', '.join([*args, *attributes(op)])})"
 
 
@@ -273,4 +320,6 @@ def attributes(op: Op) -> list[str]:
 
 def text(value: Any) -> str:
     """An attribute in the kernel's text form."""
+    if symbols(value if isinstance(value, tuple) else (value,)):  # pyright: ignore[reportUnknownArgumentType]
+        raise BackendError(f"attribute {value} of an op in a kernel is symbolic")
     return value.name if isinstance(value, DType) else repr(value)

@@ -11,28 +11,35 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, prod
 
-from tracejit.codegen.kernel import COST, Kernel, Load, Slot, Stage, extent, scalars
+from tracejit.codegen.kernel import COST, Kernel, Load, Slot, Stage, guess, scalars
+from tracejit.ir.dim import Extent, same, typical
 from tracejit.ir.index import Axis, Index
 
-__all__ = ["choose_lanes", "step"]
+__all__ = ["choose_lanes", "is_close", "step"]
 
 WIDTH = 16
 ROW = 24  # operations around a row: combining lanes, starting the loop
 
 
-def step(index: Index, group: Sequence[Axis]) -> int | None:
+def step(index: Index, group: Sequence[Axis]) -> Extent | None:
     """How far the index moves from lane to lane where `group` is counted row-major; None where that is uneven."""
     terms = dict(index.terms)
-    first = size = None
+    first: Extent | None = None
+    size: Extent = 1
     for a in reversed(group):
-        c = extent(terms.get(a, 0))
+        c = terms.get(a, 0)
         if first is None:
-            first, size = c, extent(a.extent)
-        elif size is not None and c == first * size:
-            size *= extent(a.extent)
+            first, size = c, a.extent
+        elif same(c, first * size):
+            size = size * a.extent
         else:
             return None
     return first or 0
+
+
+def is_close(by: Extent | None) -> bool:
+    """True where lanes are neighbours, or all the same."""
+    return isinstance(by, int) and by in (0, 1)
 
 
 def choose_lanes(kernel: Kernel) -> Kernel:
@@ -47,13 +54,13 @@ def choose_lanes(kernel: Kernel) -> Kernel:
 
 def cost(kernel: Kernel) -> float:
     """Vector operations, about."""
-    points = prod(extent(a.extent) for a in kernel.outer)
+    points = guess(a.extent for a in kernel.outer)
     total = 0.0
     for stage in kernel.stages:
-        extents = [extent(a.extent) for a in stage.axes]
+        extents = [typical(a.extent) for a in stage.axes]
         if kernel.lanes == "outer":
             group = kernel.outer[-kernel.joint :]
-            size = prod(extent(a.extent) for a in group)
+            size = guess(a.extent for a in group)
             total += (
                 points
                 / max(1, size)
@@ -80,16 +87,21 @@ def ragged(stage: Stage, n: int) -> float:
     return 12 * len(stage.stores) if n % WIDTH and (n > WIDTH or n & (n - 1)) else 0
 
 
+def uneven(group: Sequence[Axis]) -> float:
+    """A load whose lanes are worked out one by one: by division, which is slow where the divisor is no constant."""
+    return 2 * WIDTH if all(isinstance(a.extent, int) for a in group) else 16 * WIDTH
+
+
 def operations(stage: Stage, group: Sequence[Axis]) -> float:
     """Operations for one vector; a gather is one for each lane."""
     total = 0.0
     for n in scalars([*(a.value for a in stage.accumulators), *(s.value for s in stage.stores)]):
         if isinstance(n.op, Load):
             by = step(n.op.index, group)
-            total += 1 if by in (0, 1) and not n.inputs else 2 * WIDTH if by is None or n.inputs else WIDTH
+            total += 1 if is_close(by) and not n.inputs else uneven(group) if by is None or n.inputs else WIDTH
         elif not isinstance(n.op, Slot) and n.op.name != "const":
             total += COST.get(n.op.name, 1)
     for s in stage.stores:
         by = step(s.index, group)
-        total += inf if by is None else 1 if by in (0, 1) else 2 * WIDTH
+        total += inf if by is None else 1 if is_close(by) else 2 * WIDTH
     return total + 2 * len(stage.accumulators)

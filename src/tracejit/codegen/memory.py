@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Protocol
 
-from tracejit.codegen.kernel import COST, sizes
+from tracejit.codegen.kernel import COST, guess
 from tracejit.codegen.views import View
+from tracejit.ir.dim import has_zero
 from tracejit.ir.dtype import DType
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
@@ -95,7 +95,7 @@ def is_computed(n: Node, supports: Supports) -> bool:
     if not op.is_pullable():
         return False
     if op.name in REDUCTIONS:  # over nothing: the host knows what that is
-        return prod(sizes(n.inputs[0].shape)) > 0 or prod(sizes(n.shape)) == 0
+        return not has_zero(n.inputs[0].shape) or has_zero(n.shape)
     return op.name in MOVEMENT or op.name == "random_bits" or supports(op, [i.dtype for i in n.inputs])
 
 
@@ -140,4 +140,4 @@ def growth(n: Node, i: Node) -> int:
     """How many elements of `n` read one of its operand `i`."""
     if n.op.name in ("pad", "concat", "slice", "flip", "transpose"):
         return 1
-    return max(1, prod(sizes(n.shape)) // max(1, prod(sizes(i.shape))))
+    return max(1, guess(n.shape) // max(1, guess(i.shape)))

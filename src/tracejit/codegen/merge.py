@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from tracejit.codegen.kernel import Accumulator, Kernel, Stage, Store, indices, reindexed, scalars
+from tracejit.ir.dim import same
 from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
 
@@ -33,7 +34,7 @@ def mergeable(kernel: Kernel) -> tuple[Axis, Axis] | None:
         return None
     terms = [dict(i.terms) for i in every_index(kernel)]
     for a, b in pairs:
-        if all(t.get(a, 0) == t.get(b, 0) * b.extent for t in terms):
+        if all(same(t.get(a, 0), t.get(b, 0) * b.extent) for t in terms):
             return a, b
     return None
 

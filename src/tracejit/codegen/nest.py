@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from functools import partial
-from math import prod
 from typing import Any
 
 from tracejit.codegen.anchor import Anchor
@@ -23,12 +22,12 @@ from tracejit.codegen.kernel import (
     Slot,
     Stage,
     Store,
-    extent,
+    guess,
     reindexed,
     scalars,
-    sizes,
 )
-from tracejit.codegen.place import bounds, extents, flatten, renamed
+from tracejit.codegen.place import extents, flatten, is_within, renamed
+from tracejit.ir.dim import product
 from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
@@ -95,7 +94,7 @@ class _Nest:
         if not self.is_worth_keeping(a):
             return []
         self.rows[a.node] = k = len(self.buffers)
-        self.buffers.append(Buffer(a.node.dtype, prod(extents(self.inner)), "row"))
+        self.buffers.append(Buffer(a.node.dtype, product(extents(self.inner)), "row"))
         return [Store(k, self.row_index(), value)]
 
     def row_store(self, a: Anchor, value: Node) -> Store:
@@ -106,7 +105,7 @@ class _Nest:
         """True where a value nobody else needs is used in later stages and costs more than a row buffer."""
         later = any(a.node in x.reads and self.stage_of[x.node] > self.stage_of[a.node] for x in self.g.anchors)
         cost = sum(COST.get(n.op.name, 1) for n in scalars([a.value]))
-        return later and cost > 8 and prod(extents(self.inner)) * 4 <= ROW_BYTES // 2
+        return later and cost > 8 and guess(extents(self.inner)) * 4 <= ROW_BYTES // 2
 
     def row_index(self) -> Index:
         return flatten([Index.of(a) for a in self.inner], tuple(a.extent for a in self.inner))
@@ -115,7 +114,7 @@ class _Nest:
         """The number of the buffer that stands for `n`."""
         if (n, use) not in self.numbers:
             self.numbers[n, use] = len(self.buffers)
-            self.buffers.append(Buffer(n.dtype, prod(sizes(n.shape)), use))
+            self.buffers.append(Buffer(n.dtype, product(n.shape), use))
             self.operands.append(n)
         return self.numbers[n, use]
 
@@ -173,8 +172,7 @@ class _Nest:
             return self.intern(Load(self.rows[a.node], n.dtype, self.row_index()), (), n.type)
         k = self.buffer(op.source, "out" if a is not None else "in")
         index = self.ordered(renamed(op.index, rename))
-        low, high = bounds(index)
-        safe = not op.strides and low >= 0 and high < extent(self.buffers[k].size)
+        safe = not op.strides and is_within(index, self.buffers[k].size)
         return self.intern(Load(k, n.dtype, index, op.strides, safe), inputs, n.type)
 
     def ordered(self, index: Index) -> Index:

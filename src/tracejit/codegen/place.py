@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tracejit.codegen.kernel import extent, scalars, sizes
-from tracejit.ir.dim import Shape
+from tracejit.codegen.kernel import scalars
+from tracejit.errors import InconclusiveDim
+from tracejit.ir.dim import Dim, Extent, Shape, at_least, quotient, same
 from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
@@ -25,8 +26,10 @@ __all__ = [
     "divide",
     "extents",
     "flatten",
+    "form",
     "hole",
     "holes",
+    "is_within",
     "key",
     "operands",
     "place",
@@ -68,27 +71,46 @@ class Operand:
 class NeedSplit(Exception):
     """A loop axis must be cut so that its inner part has `inner` steps."""
 
-    def __init__(self, axis: Axis, inner: int) -> None:
+    def __init__(self, axis: Axis, inner: Extent) -> None:
         self.axis, self.inner = axis, inner
 
 
 def key(index: Index) -> tuple[Any, ...]:
     """Equal for equal indices."""
-    return (index.constant, *sorted((id(a), c) for a, c in index.terms))
+    return (form(index.constant), *sorted(((id(a), form(c)) for a, c in index.terms), key=lambda t: t[0]))
 
 
-def bounds(index: Index) -> tuple[int, int]:
-    """The lowest and highest value of an index over its axes."""
-    low = high = extent(index.constant)
+def form(x: Extent) -> Any:
+    """Equal for the same polynomials, and never a question."""
+    return x.terms if isinstance(x, Dim) else x
+
+
+def bounds(index: Index) -> tuple[Extent, Extent]:
+    """The lowest and highest value of an index over its axes; raises InconclusiveDim where symbols decide."""
+    low = high = index.constant
     for a, c in index.terms:
-        reach = extent(c) * (extent(a.extent) - 1)
-        low, high = low + min(0, reach), high + max(0, reach)
+        reach = c * (a.extent - 1)
+        if at_least(reach, 0):
+            high = high + reach
+        elif at_least(-reach, 0):
+            low = low + reach
+        else:
+            raise InconclusiveDim(f"whether {c} is positive depends on the symbols")
     return low, high
 
 
-def extents(axes: Sequence[Axis]) -> tuple[int, ...]:
+def is_within(index: Index, size: Extent) -> bool:
+    """True where the index is certain to lie in 0 .. size - 1."""
+    try:
+        low, high = bounds(index)
+    except InconclusiveDim:
+        return False
+    return at_least(low, 0) and at_least(size - high, 1)
+
+
+def extents(axes: Sequence[Axis]) -> Shape:
     """Extents of axes."""
-    return sizes(a.extent for a in axes)
+    return tuple(a.extent for a in axes)
 
 
 def renamed(index: Index, axes: Mapping[Axis, Axis]) -> Index:
@@ -96,13 +118,13 @@ def renamed(index: Index, axes: Mapping[Axis, Axis]) -> Index:
     return Index(tuple((axes.get(a, a), c) for a, c in index.terms), index.constant) if axes else index
 
 
-def strides_of(shape: Shape) -> tuple[int, ...]:
+def strides_of(shape: Shape) -> Shape:
     """Row-major strides in elements."""
-    out: list[int] = []
-    step = 1
+    out: list[Extent] = []
+    step: Extent = 1
     for d in reversed(shape):
         out.append(step)
-        step *= extent(d)
+        step = step * d
     return tuple(reversed(out))
 
 
@@ -114,21 +136,30 @@ def flatten(at: Sequence[Index], shape: Shape) -> Index:
     return out
 
 
-def divide(index: Index, n: int) -> tuple[Index, Index]:
+def divide(index: Index, n: Extent) -> tuple[Index, Index]:
     """index // n and index % n as affine indices. Raises NeedSplit where cutting an axis would make them affine."""
-    if n == 1:
+    if same(n, 1):
         return index, Index.at(0)
-    whole = [(a, extent(c) // n) for a, c in index.terms if extent(c) % n == 0]
-    rest = [(a, extent(c)) for a, c in index.terms if extent(c) % n]
-    base, constant = divmod(extent(index.constant), n)
-    quotient, remainder = Index(tuple(whole), base), Index(tuple(rest), constant)
-    low, high = bounds(remainder)
-    if low >= 0 and high < n:
-        return quotient, remainder
+    whole = [(a, q) for a, c in index.terms if (q := quotient(c, n)) is not None]
+    rest = [(a, c) for a, c in index.terms if quotient(c, n) is None]
+    base, constant = divided(index.constant, n)
+    remainder = Index(tuple(rest), constant)
+    if is_within(remainder, n):
+        return Index(tuple(whole), base), remainder
     for a, c in rest:
-        if constant == 0 and c > 0 and n % c == 0 and extent(a.extent) % (n // c) == 0 and extent(a.extent) > n // c:
-            raise NeedSplit(a, n // c)
+        if same(constant, 0) and at_least(c, 1) and (inner := quotient(n, c)) is not None:
+            outer = quotient(a.extent, inner)
+            if outer is not None and at_least(outer, 2):
+                raise NeedSplit(a, inner)
     raise ValueError(f"{index} // {n} is not affine")
+
+
+def divided(x: Extent, n: Extent) -> tuple[Extent, Extent]:
+    """x as a multiple of n and a rest: that of division where both are numbers."""
+    if isinstance(x, int) and isinstance(n, int):
+        return divmod(x, n)
+    q = quotient(x, n)
+    return (0, x) if q is None else (q, 0)
 
 
 def reshaped(at: Sequence[Index], source: Shape, shape: Shape) -> tuple[Index, ...]:
@@ -138,27 +169,34 @@ def reshaped(at: Sequence[Index], source: Shape, shape: Shape) -> tuple[Index, .
     while i < len(shape) or j < len(source):
         # The shortest runs of axes with equal products stand for each other.
         lo_i, lo_j = i, j
-        m = n = 1
+        m: Extent = 1
+        n: Extent = 1
         while True:
-            if m == n and i > lo_i and j > lo_j:
+            if same(m, n) and i > lo_i and j > lo_j:
                 break
-            if m <= n and i < len(shape):
-                m *= extent(shape[i])
+            if i < len(shape) and (j == len(source) or is_shorter(m, n)):
+                m = m * shape[i]
                 i += 1
             elif j < len(source):
-                n *= extent(source[j])
+                n = n * source[j]
                 j += 1
-            elif i < len(shape):
-                m *= extent(shape[i])
-                i += 1
             else:
                 break
         flat = flatten(at[lo_i:i], shape[lo_i:i])
         for k in range(j - 1, lo_j, -1):
-            flat, out[k] = divide(flat, extent(source[k]))
+            flat, out[k] = divide(flat, source[k])
         if j > lo_j:
             out[lo_j] = flat
     return tuple(out)
+
+
+def is_shorter(m: Extent, n: Extent) -> bool:
+    """True where m <= n, False where m > n; raises ValueError where that depends on the symbols."""
+    if at_least(n - m, 0):
+        return True
+    if at_least(m - n, 1):
+        return False
+    raise ValueError(f"whether {m} <= {n} depends on the symbols")
 
 
 def operands(n: Node) -> list[Operand]:

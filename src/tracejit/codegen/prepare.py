@@ -9,11 +9,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 from typing import Any
 
-from tracejit.codegen.kernel import sizes
+from tracejit.codegen.kernel import guess, sizes
 from tracejit.codegen.views import is_zero
+from tracejit.ir.dim import same, typical
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
@@ -26,7 +26,7 @@ FEW = 16  # rows that are too few to share
 
 
 def prepare(graph: Graph) -> Graph:
-    """`graph`, whose shapes are known, with large reductions in two steps and plain folds as movement."""
+    """`graph` with large reductions in two steps and plain folds as movement."""
     new: dict[Node, Node] = {}
     uses = graph.uses()
     for n in graph.nodes:
@@ -59,6 +59,8 @@ def cropped_conv(n: Node) -> Node:
         y = y.inputs[0]
     op: Any = y.op
     k, (x, w) = len(op.stride), y.inputs
+    if not all(t.is_static for t in (n.type, top.type, y.type, x.type, w.type)):
+        return n
     whole, spatial = sizes(top.shape), sizes(y.shape)[3:]
     if (crop := crop_of(n)) is None or len(whole) <= k or whole[len(whole) - k :] != spatial:
         return n
@@ -96,15 +98,16 @@ def split_reduction(n: Node) -> Node:
     """The reduction in two steps where it is large and leaves few values."""
     (x,) = n.inputs
     op: Any = n.op
-    shape = sizes(x.shape)
-    rows = prod(sizes(n.shape))
-    if prod(shape) < LARGE or rows >= FEW:
+    if guess(x.shape) < LARGE or guess(n.shape) >= FEW:
         return n
     cls = type(op)
     first, *rest = op.axes
-    if rest and shape[first] >= 8:
+    if rest and typical(x.shape[first]) >= 8:
         inner = Node.of(cls(tuple(rest)), (x,))
         return Node.of(cls((first,)), (inner,))
+    if not x.type.is_static:
+        return n
+    shape = sizes(x.shape)
     _, longest = max((shape[a], a) for a in op.axes)
     parts = divisor(shape[longest])
     if parts is None:
@@ -129,8 +132,8 @@ def plain_fold(n: Node) -> Node:
     k = len(op.extents)
     lead = len(x.shape) - 2 * k
     out, sizes = x.shape[lead : lead + k], x.shape[lead + k :]
-    tiles = all(s == z and o * z == e for s, z, o, e in zip(op.strides, sizes, out, op.extents, strict=True))
-    if not k or not tiles or any(d != 1 and z != 1 for d, z in zip(op.dilations, sizes, strict=True)):
+    tiles = all(same(s, z) and same(o * z, e) for s, z, o, e in zip(op.strides, sizes, out, op.extents, strict=True))
+    if not k or not tiles or any(d != 1 and not same(z, 1) for d, z in zip(op.dilations, sizes, strict=True)):
         return n
     perm = (*range(lead), *(a for i in range(k) for a in (lead + i, lead + k + i)))
     y = Node.of(Op.registry["transpose"](perm), (x,))  # type: ignore[call-arg]

@@ -101,7 +101,7 @@ def arguments(kernel: Kernel) -> tuple[Buffer, ...]:
 
 
 def schedule(graph: Graph, supports: Supports, library: Callable[[Node], Match | None]) -> Schedule:
-    """The steps of `graph`, whose shapes are all known.
+    """The steps of `graph`. What they rely on holds for all general extents of its symbols (`ir/dim.py`).
 
     `supports` says which pointwise ops kernels can compute, `library` which nodes have a kernel of their own.
     """

@@ -6,12 +6,11 @@ that pads as it reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tracejit.codegen.kernel import extent
-from tracejit.codegen.place import Hole, NeedSplit, flatten, operands, reshaped
-from tracejit.ir.dim import Shape
+from tracejit.codegen.place import Hole, NeedSplit, flatten, key, operands, reshaped
+from tracejit.ir.dim import Extent, Shape, at_least, same, same_shape, substitute
 from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
 
@@ -25,18 +24,26 @@ class View:
     """Element i of the operand is element offset + sum i[a] * strides[a] of `base`."""
 
     base: Node
-    offset: int
-    strides: tuple[int, ...]
+    offset: Extent
+    strides: Shape
+
+    def at(self, values: Mapping[str, int]) -> View:
+        """The view where symbols have these values."""
+        return View(self.base, substitute(self.offset, values), substitute(self.strides, values))
 
 
 @dataclass(frozen=True, slots=True)
 class Padding:
     """Zeros along one axis: before, after, and between elements; `size` elements before padding."""
 
-    size: int
-    low: int = 0
-    high: int = 0
-    interior: int = 0
+    size: Extent
+    low: Extent = 0
+    high: Extent = 0
+    interior: Extent = 0
+
+    def at(self, values: Mapping[str, int]) -> Padding:
+        """The padding where symbols have these values."""
+        return Padding(*(substitute(v, values) for v in (self.size, self.low, self.high, self.interior)))
 
 
 def view(n: Node) -> View:
@@ -50,22 +57,22 @@ def padded_view(n: Node, axes_padded: Sequence[int]) -> tuple[View, tuple[Paddin
     """`n` as a view of what a `pad` by zeros below it pads, if none but `axes_padded`; and their padding."""
     axes, at = places(n.shape)
     base, at = descend(n, at)
-    plain = tuple(Padding(extent(n.shape[a])) for a in axes_padded)
+    plain = tuple(Padding(n.shape[a]) for a in axes_padded)
     if base.op.name != "pad" or not is_zero(base.inputs[1]):
         return strided(base, at, axes), plain
     op, x = base.op, base.inputs[0]
-    low, high, interior = ([extent(v) for v in f] for f in (op.low, op.high, op.interior))  # type: ignore[attr-defined]
+    low, high, interior = op.low, op.high, op.interior  # type: ignore[attr-defined]
     inner: list[Index] = list(at)
     found: dict[int, Padding] = {}
     new_axes = list(axes)
     for d, i in enumerate(at):
-        if not (low[d] or high[d] or interior[d]):
+        if same_shape((low[d], high[d], interior[d]), (0, 0, 0)):
             continue
-        size = extent(x.shape[d])
-        match = [a for a in axes_padded if (axis := axes[a]) is not None and i == Index.of(axis)]
-        if len(match) == 1 and size > 0:
+        size = x.shape[d]
+        match = [a for a in axes_padded if (axis := axes[a]) is not None and key(i) == key(Index.of(axis))]
+        if len(match) == 1 and at_least(size, 1):
             new_axes[match[0]] = own = Axis(f"p{d}", size)
-            inner[d] = Index.of(own) if size > 1 else Index.at(0)
+            inner[d] = Index.of(own) if at_least(size, 2) else Index.at(0)
             found[match[0]] = Padding(size, low[d], high[d], interior[d])
         else:
             return strided(base, at, axes), plain
@@ -75,7 +82,7 @@ def padded_view(n: Node, axes_padded: Sequence[int]) -> tuple[View, tuple[Paddin
 
 def places(shape: Shape) -> tuple[list[Axis | None], tuple[Index, ...]]:
     """An axis for each extent that is not 1, and the place they point at."""
-    axes = [Axis(f"v{d}", n) if extent(n) != 1 else None for d, n in enumerate(shape)]
+    axes = [Axis(f"v{d}", n) if not same(n, 1) else None for d, n in enumerate(shape)]
     return axes, tuple(Index.of(a) if a is not None else Index.at(0) for a in axes)
 
 
@@ -101,7 +108,7 @@ def strided(base: Node, at: Sequence[Index], axes: Sequence[Axis | None]) -> Vie
     """The view that a place in `base` amounts to."""
     flat = flatten(at, base.shape)
     terms = dict(flat.terms)
-    return View(base, extent(flat.constant), tuple(extent(terms.get(a, 0)) if a is not None else 0 for a in axes))
+    return View(base, flat.constant, tuple(terms.get(a, 0) if a is not None else 0 for a in axes))
 
 
 def is_zero(n: Node) -> bool:

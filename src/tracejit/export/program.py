@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,13 +19,10 @@ from tracejit.ir.dim import Dim, Extent, substitute
 from tracejit.ir.op import Array
 from tracejit.ir.printer import to_text
 from tracejit.ir.types import TensorType
-from tracejit.passes.bind import bind
 from tracejit.tensor import Tensor
 from tracejit.tensor.creation import from_numpy
 
 __all__ = ["Exported", "load"]
-
-_MOST_SIZES = 16  # compiled forms kept, one for each set of sizes; the oldest unused goes first
 
 
 def load(path: str | os.PathLike[str]) -> Exported:
@@ -39,7 +35,7 @@ class Exported:
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
-        self._built: OrderedDict[tuple[tuple[str, int], ...], Executable] = OrderedDict()
+        self._built: dict[str, Executable] = {}  # by backend
         self._lock = threading.Lock()
 
     @property
@@ -70,25 +66,26 @@ class Exported:
         sizes: dict[str, int] = {}
         for param, array in zip(archive.graph.params, arrays, strict=False):
             _bind_sizes(str(param.label), param.type, array, sizes)
-        results = self._executable(sizes)([*arrays, *archive.weights.values()])
+        for low, symbol, high in archive.graph.ranges:
+            if symbol in sizes and not low <= sizes[symbol] <= high:
+                raise OpError(f"{self!r}: {symbol} = {sizes[symbol]} is outside {low} <= {symbol} <= {high}")
+        results = self._executable()([*arrays, *archive.weights.values()])
         if isinstance(results, Miss):
             check = archive.checks[results.check]
             seen = f"the condition at {check.where or 'an unknown line'} was {check.value} when {self!r} was recorded"
             raise OpError(f"{seen}; for these arguments it is {not check.value}, a path that is not in the file")
         return unflatten(archive.outputs, [from_numpy(r) for r in results])
 
-    def _executable(self, sizes: Mapping[str, int]) -> Executable:
-        key = tuple(sorted(sizes.items()))
+    def _executable(self) -> Executable:
+        """Its graph, compiled: once for all sizes."""
+        backend = config.current().backend
         with self._lock:
-            if key not in self._built:
-                graph = bind(self._archive.graph, sizes) if sizes else self._archive.graph
+            if backend not in self._built:
+                graph = self._archive.graph
                 first = len(graph.results) - len(self._archive.checks)
                 checks = [(first + i, c.value) for i, c in enumerate(self._archive.checks)]
-                self._built[key] = build(graph, checks=checks, backend=config.current().backend)
-                if len(self._built) > _MOST_SIZES:
-                    self._built.popitem(last=False)
-            self._built.move_to_end(key)
-            return self._built[key]
+                self._built[backend] = build(graph, checks=checks, backend=backend)
+            return self._built[backend]
 
 
 def _array(value: Any) -> Array:

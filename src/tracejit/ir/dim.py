@@ -3,16 +3,25 @@
 A `Dim` is canonical and hashable, so `2*n + 1 == n + n + 1`. Comparing dims is True, False or unknown; unknown raises
 `InconclusiveDim` (never guess). Shapes are tuples of `int | Dim`; a polynomial that is constant becomes an `int` at
 once.
+
+Code that serves many extents reasons about *general* ones, where each symbol is at least 2: 0 and 1 mean something else
+(nothing there, broadcasting). `at_least` and `quotient` say what then holds for certain, `typical` what to expect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tracejit.errors import InconclusiveDim
 
-__all__ = ["Dim", "Extent", "Shape", "Sym", "product", "substitute", "symbols"]
+__all__ = [
+    "Dim", "Extent", "Shape", "Sym", "at_least", "has_zero", "is_multiple", "product", "quotient", "same", "same_shape",
+    "substitute", "symbols", "typical",
+]  # fmt: skip
+
+GENERAL = 2  # the least extent that is nothing special
+TYPICAL = 256  # where a choice needs a number and there is none yet
 
 Monomial = tuple[tuple[str, int], ...]  # (("m", 1), ("n", 2)) is m * n**2; () is 1
 
@@ -25,7 +34,8 @@ class Dim:
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.terms = terms
-        self._hash = hash(terms)
+        # Python's hashes of -1 and -2 are equal; those of -n and -2*n must not be, for dicts would compare them.
+        self._hash = hash(tuple((m, c ^ 0x5BD1E995) for m, c in terms))
 
     def __hash__(self) -> int:
         return self._hash
@@ -128,7 +138,62 @@ def same(a: Extent, b: Extent) -> bool:
     return _terms(a) == _terms(b)
 
 
-def product(shape: Shape) -> Extent:
+def same_shape(a: Sequence[Extent], b: Sequence[Extent]) -> bool:
+    """True where the extents are the same polynomials."""
+    return len(a) == len(b) and all(map(same, a, b))
+
+
+def at_least(x: Extent, bound: int) -> bool:
+    """True where `x >= bound` is certain for general extents; False also where it might be."""
+    if isinstance(x, int):
+        return x >= bound
+    above: Extent = -bound  # x - bound, in terms of how far each symbol is above the least general extent
+    for m, c in x.terms:
+        part: Extent = c
+        for v, p in m:
+            for _ in range(p):
+                part = part * (Sym(v) + GENERAL)
+        above = above + part
+    terms = _terms(above)
+    return all(c >= 0 for _, c in terms)
+
+
+def has_zero(shape: Sequence[Extent]) -> bool:
+    """True where there are no elements, for certain."""
+    return any(isinstance(d, int) and d == 0 for d in shape)
+
+
+def is_multiple(x: Extent, n: int) -> bool:
+    """True where n divides `x` whatever its symbols are."""
+    return all(c % n == 0 for _, c in _terms(x))
+
+
+def quotient(x: Extent, by: Extent) -> Extent | None:
+    """`x / by` where that is a polynomial with integer coefficients, else None."""
+    if isinstance(x, int) and isinstance(by, int):
+        return x // by if by and x % by == 0 else None
+    (lead, factor), *_ = _terms(by)
+    divisor = dict(lead)
+    out: Extent = 0
+    for _ in range(32):  # each turn removes the leading monomial, or gives up
+        if same(x, 0):
+            return out
+        (m, c), *_ = _terms(x)
+        powers = dict(m)
+        if not factor or c % factor or any(powers.get(v, 0) < p for v, p in divisor.items()):
+            return None
+        left = tuple((v, p - divisor.get(v, 0)) for v, p in m if p > divisor.get(v, 0))
+        part = _canonical({left: c // factor})
+        out, x = out + part, x - part * by
+    return None
+
+
+def typical(x: Extent) -> int:
+    """A number to make choices by: the value of `x` where every symbol is of usual size."""
+    return x if isinstance(x, int) else sum(c * TYPICAL ** sum(p for _, p in m) for m, c in x.terms)
+
+
+def product(shape: Iterable[Extent]) -> Extent:
     """Number of elements of a shape."""
     out: Extent = 1
     for d in shape:

@@ -14,7 +14,7 @@ from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.ir.types import TensorType
 
-__all__ = ["bind"]
+__all__ = ["bind", "bound", "bound_op"]
 
 
 def bind(graph: Graph, extents: Mapping[str, int]) -> Graph:
@@ -28,29 +28,31 @@ def bind(graph: Graph, extents: Mapping[str, int]) -> Graph:
 def _bind(graph: Graph, extents: Mapping[str, int]) -> Graph:
     new: dict[Node, Node] = {}
     for p in graph.params:
-        new[p] = new_param(p.op.label, _value(p.type, extents))  # type: ignore[attr-defined]
+        new[p] = new_param(p.op.label, bound(p.type, extents))  # type: ignore[attr-defined]
         new[p].label, new[p].where = p.label, p.where
     ops: dict[int, Op] = {}
     for n in graph.nodes:
         if n in new:
             continue
         if (op := ops.get(id(n.op))) is None:
-            op = ops[id(n.op)] = _op(n.op, extents)
+            op = ops[id(n.op)] = bound_op(n.op, extents)
         new[n] = m = Node.of(op, [new[i] for i in n.inputs])
         m.label, m.where = n.label, n.where
     ranges = tuple(r for r in graph.ranges if r[1] not in extents)
     return Graph(graph.name, tuple(new[p] for p in graph.params), tuple(new[r] for r in graph.results), ranges)
 
 
-def _op(op: Op, extents: Mapping[str, int]) -> Op:
-    return type(op)(*(_value(getattr(op, f.name), extents) for f in fields(op) if f.init))
+def bound_op(op: Op, extents: Mapping[str, int]) -> Op:
+    """An op with the symbols in its attributes replaced."""
+    return type(op)(*(bound(getattr(op, f.name), extents) for f in fields(op) if f.init))
 
 
-def _value(value: Any, extents: Mapping[str, int]) -> Any:
+def bound(value: Any, extents: Mapping[str, int]) -> Any:
+    """An attribute, a type or an extent with the symbols replaced."""
     if isinstance(value, tuple):
-        return tuple(_value(v, extents) for v in value)  # pyright: ignore[reportUnknownVariableType]
+        return tuple(bound(v, extents) for v in value)  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, TensorType):
-        return value.with_shape(_value(value.shape, extents))
+        return value.with_shape(bound(value.shape, extents))
     if isinstance(value, Graph):  # the symbols of the graph around it
         return _bind(value, extents)
     return substitute(value, extents)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 
-from tracejit.codegen.kernel import Load, Store, extent
+from tracejit.codegen.kernel import Load, Store
 from tracejit.codegen.llvm.form import memory, narrow, widen
 from tracejit.codegen.llvm.frame import Frame
-from tracejit.codegen.llvm.position import along, is_small, origin, positions
+from tracejit.codegen.llvm.position import along, is_below, is_small, origin, positions
 from tracejit.codegen.llvm.text import Value, i1, i32, i64
+from tracejit.ir.dim import Extent, at_least, same
 from tracejit.ir.index import Index
 from tracejit.ir.node import Node
 
@@ -35,22 +36,22 @@ def is_even(frame: Frame, op: Load) -> bool:
 def load(frame: Frame, n: Node, op: Load) -> Value:
     """Loads that `load_even` leaves: equal lanes, or an index that data decides."""
     f, buffer, t = frame.f, frame.kernel.buffers[op.buffer], memory(op.dtype)
-    last = extent(buffer.size) - 1
     if n not in frame.varying:
         at = start(frame, n, op)
         if not op.safe:
-            at = f.maximum(f.minimum(at, last), 0)
+            at = f.maximum(f.minimum(at, frame.number(buffer.size - 1)), 0)
         return widen(f.load(t, f.element(frame.pointers[op.buffer], at, t)).splat(frame.width), op.dtype)
     by = along(frame, op.index)
     if by is not None and not any(i in frame.varying for i in n.inputs):
         at = start(frame, n, op)
-        ok = fits(frame, at, by, extent(buffer.size))
+        ok = fits(frame, at, by, buffer.size)
         return widen(diamond(frame, ok, [(op, at)])[0], op.dtype)
-    flat = positions(frame, op.index, i32 if last < 1 << 30 and not n.inputs and is_small(op.index) else i64)
+    is_short = is_below(buffer.size, 1 << 30) and not n.inputs and is_small(op.index)
+    flat = positions(frame, op.index, i32 if is_short else i64)
     for i, c in zip(n.inputs, op.strides, strict=True):
-        flat = flat + frame.get(i) * extent(c)
+        flat = flat + frame.get(i) * frame.wide(c, flat.type)
     if not op.safe or frame.active is not None:
-        flat = f.maximum(f.minimum(flat, f.value(last, flat.type)), 0)
+        flat = f.maximum(f.minimum(flat, frame.wide(buffer.size - 1, flat.type)), 0)
     name = f"tj_pick_{t.integer}x{frame.width}_{flat.type.wide(1)}"
     out = f.call(name, t.integer.wide(frame.width), frame.pointers[op.buffer], flat)
     return widen(out.bitcast(t.wide(frame.width)), op.dtype)
@@ -60,14 +61,14 @@ def start(frame: Frame, n: Node, op: Load) -> Value:
     """Where lane 0 of a load lies, whose inputs have equal lanes."""
     at = origin(frame, op.index)
     for i, c in zip(n.inputs, op.strides, strict=True):
-        at = at + first(frame.get(i)) * extent(c)
+        at = at + first(frame.get(i)) * frame.number(c)
     return at
 
 
 def load_even(frame: Frame, nodes: Sequence[Node]) -> None:
     """Loads along the vector axis, into the scope; those that may leave their buffer share one test."""
     checked: list[tuple[Node, Load, Value]] = []
-    tests: dict[tuple[Index, int], Value] = {}
+    tests: dict[tuple[Index, Extent], Value] = {}
     for n in nodes:
         op = n.op
         assert isinstance(op, Load)
@@ -80,9 +81,9 @@ def load_even(frame: Frame, nodes: Sequence[Node]) -> None:
         if op.safe and frame.active is None:
             frame.scopes[-1][n] = widen(direct(frame, op, at), op.dtype)
             continue
-        size, by = extent(buffer.size), along(frame, op.index)
+        size, by = buffer.size, along(frame, op.index)
         assert by is not None
-        if size <= abs(by) * (frame.width - 1):  # shorter than a vector
+        if isinstance(size, int) and isinstance(by, int) and size <= abs(by) * (frame.width - 1):  # below a vector
             frame.scopes[-1][n] = widen(clamped(frame, op, at), op.dtype)
             continue
         checked.append((n, op, at))
@@ -97,13 +98,18 @@ def load_even(frame: Frame, nodes: Sequence[Node]) -> None:
         frame.scopes[-1][n] = widen(v, op.dtype)
 
 
-def fits(frame: Frame, at: Value, step: int, size: int) -> Value:
+def fits(frame: Frame, at: Value, step: Extent, size: Extent) -> Value:
     """True where all lanes from `at` lie in a buffer of `size` elements."""
-    reach = abs(step) * (frame.width - 1)
-    low = at if step > 0 else at - reach
-    if size <= reach:
+    is_up = at_least(step, 1)
+    reach = (step if is_up else -step) * (frame.width - 1)
+    low = at if is_up else at - frame.number(reach)
+    room = frame.number(size - reach)
+    if isinstance(room, Value):
+        with frame.at_entry():  # in a buffer below a vector nothing fits
+            room = frame.f.maximum(room, 0)
+    elif room <= 0:
         return frame.f.value(0, i1)
-    return frame.f.emit(f"icmp ult i64 {low.name}, {size - reach}", i1)
+    return frame.f.emit(f"icmp ult i64 {low.name}, {frame.f.value(room, i64).name}", i1)
 
 
 def diamond(frame: Frame, ok: Value, loads: Sequence[tuple[Load, Value]]) -> list[Value]:
@@ -130,26 +136,26 @@ def direct(frame: Frame, op: Load, at: Value) -> Value:
     """All lanes, known to lie in the buffer."""
     f, t, base, by = frame.f, memory(op.dtype), frame.pointers[op.buffer], along(frame, op.index)
     assert by is not None
-    if frame.width == 1 or by == 1:
+    if frame.width == 1 or same(by, 1):
         return f.load(t.wide(frame.width), f.element(base, at, t))
-    if by == -1:
+    if same(by, -1):
         v = f.load(t.wide(frame.width), f.element(base, at - (frame.width - 1), t))
         return v.shuffle(v, range(frame.width - 1, -1, -1))
     name = f"tj_step_{t.integer}x{frame.width}"
-    out = f.call(name, t.integer.wide(frame.width), f.element(base, at, t), f.value(by, i64))
+    out = f.call(name, t.integer.wide(frame.width), f.element(base, at, t), f.value(frame.number(by), i64))
     return out.bitcast(t.wide(frame.width))
 
 
 def clamped(frame: Frame, op: Load, at: Value) -> Value:
     """Lane by lane: those outside the buffer have some value or other."""
-    f, t, size = frame.f, memory(op.dtype), extent(frame.kernel.buffers[op.buffer].size)
-    last = size - 1
-    if op.safe and frame.width > 1 and t.bytes >= 4 and along(frame, op.index) == 1 and HAS_MASKS:
-        there = f.first(size - at, frame.width)
+    f, t, size = frame.f, memory(op.dtype), frame.kernel.buffers[op.buffer].size
+    by = along(frame, op.index) or 0
+    if op.safe and frame.width > 1 and t.bytes >= 4 and same(by, 1) and HAS_MASKS:
+        there = f.first(f.value(frame.number(size), i64) - at, frame.width)
         return f.masked_load(t.wide(frame.width), f.element(frame.pointers[op.buffer], at, t), there)
     out = f.call(
         f"tj_clamp_{t.integer}x{frame.width}", t.integer.wide(frame.width), frame.pointers[op.buffer], at,
-        f.value(along(frame, op.index) or 0, i64), f.value(last, i64),
+        f.value(frame.number(by), i64), f.value(frame.number(size - 1), i64),
     )  # fmt: skip
     return out.bitcast(t.wide(frame.width))
 
@@ -166,7 +172,7 @@ def row(frame: Frame, buffer: int, index: Index) -> Value:
 
 def store(frame: Frame, stores: Sequence[Store]) -> None:
     """Write the lanes that exist; stores at a ragged end share one test."""
-    ragged: list[tuple[Value, Value, int]] = []
+    ragged: list[tuple[Value, Value, Extent]] = []
     for s in stores:
         v, dtype = frame.get(s.value), frame.kernel.buffers[s.buffer].dtype
         v, t = narrow(v, dtype), memory(dtype)
@@ -176,13 +182,13 @@ def store(frame: Frame, stores: Sequence[Store]) -> None:
         address = frame.f.element(frame.pointers[s.buffer], origin(frame, s.index), t)
         by = along(frame, s.index)
         assert by is not None, "a store whose lanes lie unevenly"
-        if by == 0:
+        if same(by, 0):
             frame.f.store(first(v), address)
-        elif frame.active is None and (by == 1 or frame.width == 1):
+        elif frame.active is None and (same(by, 1) or frame.width == 1):
             frame.f.store(v, address)
         else:
             ragged.append((v, address, by))
-    straight = [r for r in ragged if r[2] == 1]
+    straight = [r for r in ragged if same(r[2], 1)]
     if straight:
         assert frame.active is not None
         full = frame.active >= frame.width
@@ -194,16 +200,16 @@ def store(frame: Frame, stores: Sequence[Store]) -> None:
                     else:
                         scatter(frame, v, address, by)
     for v, address, by in ragged:
-        if by != 1:
+        if not same(by, 1):
             scatter(frame, v, address, by)
 
 
-def scatter(frame: Frame, v: Value, address: Value, by: int) -> None:
+def scatter(frame: Frame, v: Value, address: Value, by: Extent) -> None:
     """Lane by lane, by way of the stack."""
     at = frame.spill(v.type.wide(1))
     frame.f.store(v, at)
     n = frame.f.value(frame.width, i64) if frame.active is None else frame.f.minimum(frame.active, frame.width)
-    frame.f.call(f"tj_scatter_{v.type.wide(1).integer}", None, at, address, frame.f.value(by, i64), n)
+    frame.f.call(f"tj_scatter_{v.type.wide(1).integer}", None, at, address, frame.f.value(frame.number(by), i64), n)
 
 
 def first(v: Value) -> Value:

@@ -6,14 +6,15 @@ each. How wide a vector is depends on what is done with it: two registers, or mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 from tracejit.codegen.kernel import Kernel, Load, Stage, extent, scalars
-from tracejit.codegen.lanes import step
+from tracejit.codegen.lanes import is_close, step
 from tracejit.codegen.llvm import vectormath
+from tracejit.ir.dim import Extent, product, substitute, typical
 from tracejit.ir.index import Axis
 from tracejit.ir.node import Node
 
@@ -23,9 +24,9 @@ __all__ = ["Cut", "Launch", "launch", "roots"]
 CHUNK = 4096
 
 
-def launch(kernel: Kernel, bits: int) -> Launch:
-    """How `kernel` is cut, for vector registers of `bits` bits."""
-    return Cut(kernel, bits).launch
+def launch(kernel: Kernel, bits: int, values: Mapping[str, int]) -> Launch:
+    """How `kernel` is cut, for vector registers of `bits` bits, where its symbols have these values."""
+    return Cut(kernel, bits).launch(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Cut:
         width = 2 * self.bits // (8 * max(widest, 4))
         if any(s.axes for s in self.kernel.stages) and self.is_light(nodes):
             width *= 4 if self.kernel.lanes == "outer" else 2
-        while width > 4 and max(self.lengths) <= width // 2:
+        while width > 4 and max(map(typical, self.lengths)) <= width // 2:
             width //= 2
         return width
 
@@ -67,7 +68,7 @@ class Cut:
         groups = [self.vector] if self.vector else [s.axes[-1:] for s in self.kernel.stages if s.axes]
         loads = [n for n in nodes if isinstance(n.op, Load)]
         return all(
-            not n.inputs and step(n.op.index, g) in (0, 1) for n in loads for g in groups if isinstance(n.op, Load)
+            not n.inputs and is_close(step(n.op.index, g)) for n in loads for g in groups if isinstance(n.op, Load)
         )
 
     @cached_property
@@ -76,16 +77,16 @@ class Cut:
         return self.kernel.outer[-self.kernel.joint :] if self.kernel.lanes == "outer" else ()
 
     @cached_property
-    def length(self) -> int:
+    def length(self) -> Extent:
         """Points of the outer vector axes."""
-        return prod(extent(a.extent) for a in self.vector)
+        return product(a.extent for a in self.vector)
 
     @cached_property
-    def lengths(self) -> list[int]:
+    def lengths(self) -> list[Extent]:
         """Elements that vectors are cut from, in each place."""
         if self.kernel.lanes == "outer":
             return [self.length] if self.vector else []
-        return [extent(s.axes[-1].extent) for s in self.kernel.stages if s.axes]
+        return [s.axes[-1].extent for s in self.kernel.stages if s.axes]
 
     @cached_property
     def chunk(self) -> int:
@@ -94,7 +95,7 @@ class Cut:
             return 1
         if any(s.axes for s in self.kernel.stages) or self.walks_down:
             return self.width
-        return max(self.width, min(CHUNK, round_up(self.length, self.width)))
+        return max(self.width, min(CHUNK, round_up(self.length, self.width) if isinstance(self.length, int) else CHUNK))
 
     @cached_property
     def walks_down(self) -> bool:
@@ -102,12 +103,12 @@ class Cut:
         if not self.rest or any(s.axes for s in self.kernel.stages):
             return False
         loads = [n.op for s in self.kernel.stages for n in scalars(roots(s)) if isinstance(n.op, Load)]
-        return any(step(op.index, self.vector) not in (0, 1) for op in loads)
+        return not all(is_close(step(op.index, self.vector)) for op in loads)
 
     @cached_property
-    def chunks(self) -> int:
-        """Units along the outer vector axes."""
-        return -(-self.length // self.chunk) if self.vector else 1
+    def is_one_chunk(self) -> bool:
+        """True where the outer vector axes are one unit, whatever the symbols are."""
+        return isinstance(self.length, int) and self.length <= self.chunk
 
     @cached_property
     def rest(self) -> tuple[Axis, ...]:
@@ -115,24 +116,25 @@ class Cut:
         return self.kernel.outer[: len(self.kernel.outer) - len(self.vector)]
 
     @cached_property
-    def offsets(self) -> dict[int, int]:
-        """Where each row buffer starts in scratch."""
-        out: dict[int, int] = {}
-        at = 0
-        for k, b in enumerate(self.kernel.buffers):
-            if b.use == "row":
-                out[k] = at
-                at += round_up((extent(b.size) + 1) * self.width * b.dtype.itemsize if self.vector else
-                               (extent(b.size) + self.width) * b.dtype.itemsize, 64)  # fmt: skip
-        out[-1] = at
-        return out
+    def rows(self) -> dict[int, Extent]:
+        """The bytes of each row buffer. They lie in scratch one after another, each at a multiple of 64."""
+        buffers = {k: b for k, b in enumerate(self.kernel.buffers) if b.use == "row"}
+        if self.vector:
+            return {k: (b.size + 1) * (self.width * b.dtype.itemsize) for k, b in buffers.items()}
+        return {k: (b.size + self.width) * b.dtype.itemsize for k, b in buffers.items()}
 
-    @property
-    def launch(self) -> Launch:
-        """Units, grain and scratch."""
-        units = prod(extent(a.extent) for a in self.rest) * self.chunks
-        inner = sum(prod(extent(a.extent) for a in s.axes) for s in self.kernel.stages)
-        return Launch(units, max(1, 8192 // max(1, inner * self.chunk)), self.offsets[-1])
+    def launch(self, values: Mapping[str, int]) -> Launch:
+        """Units, grain and scratch, where the kernel's symbols have these values."""
+
+        def count(axes: Iterable[Axis]) -> int:
+            return prod(extent(substitute(a.extent, values)) for a in axes)
+
+        length = count(self.vector)
+        chunks = -(-length // self.chunk) if self.vector else 1
+        inner = sum(count(s.axes) for s in self.kernel.stages)
+        work = inner * min(self.chunk, round_up(length, self.width)) if self.vector else inner
+        scratch = sum(round_up(extent(substitute(n, values)), 64) for n in self.rows.values())
+        return Launch(count(self.rest) * chunks, max(1, 8192 // max(1, work)), scratch)
 
 
 def roots(stage: Stage) -> list[Node]:

@@ -13,20 +13,20 @@ does not vary along the vector axis has equal lanes. Here are the loops; what th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
-from tracejit.codegen.kernel import Kernel, Load, Slot, Stage, axes_of, extent, scalars
+from tracejit.codegen.kernel import Kernel, Load, Slot, Stage, axes_of, guess, scalars
 from tracejit.codegen.llvm import vectormath
 from tracejit.codegen.llvm.access import is_even, load, load_even, store
 from tracejit.codegen.llvm.accumulate import accumulate, begin, finish
 from tracejit.codegen.llvm.arithmetic import is_square, pointwise, supports
-from tracejit.codegen.llvm.cut import Cut, Launch, launch, roots
+from tracejit.codegen.llvm.cut import Cut, Launch, launch, roots, round_up
 from tracejit.codegen.llvm.form import register
 from tracejit.codegen.llvm.frame import Frame
 from tracejit.codegen.llvm.lanewise import helpers
 from tracejit.codegen.llvm.position import is_inside, positions
-from tracejit.codegen.llvm.text import Function, Module, Value, i64, ptr
+from tracejit.codegen.llvm.text import Module, Value, i64, ptr
 from tracejit.ir import dtype as dt
+from tracejit.ir.dim import product
 from tracejit.ir.node import Node
 from tracejit.ops.loop import Inside, Position
 
@@ -38,7 +38,8 @@ def emit(module: Module, kernel: Kernel, name: str, bits: int) -> None:
     f = module.function(name, None, {"args": ptr, "lo": i64, "hi": i64, "scratch": ptr})
     _, lo, hi, _ = f.args
     cut = Cut(kernel, bits)
-    frame = Frame(f, cut, pointers(f, cut))
+    frame = Frame(f, cut)
+    frame.pointers = pointers(frame)
     entry = len(f.lines)
     with f.loop(lo, hi) as unit:
         chunk, rest = parts(frame, unit)
@@ -49,9 +50,9 @@ def emit(module: Module, kernel: Kernel, name: str, bits: int) -> None:
             else:
                 stages(frame)
     f.ret()
-    f.lines[entry:entry] = [  # stack memory for side paths: in the entry block, so once per call
-        f"  {v.name} = alloca {t}, align 64" for t, v in frame.stack.items()
-    ]
+    # In the entry block, so once per call: stack memory for side paths, and what depends on symbols alone.
+    stack = [f"  {v.name} = alloca {t}, align 64" for t, v in frame.stack.items()]
+    f.lines[entry:entry] = stack + frame.entry
 
 
 def functions(kernel: Kernel, bits: int) -> set[tuple[str, str, int]]:
@@ -68,14 +69,19 @@ def functions(kernel: Kernel, bits: int) -> set[tuple[str, str, int]]:
 # ---------------------------------------------------------------- a unit of work
 
 
-def pointers(f: Function, cut: Cut) -> list[Value]:
+def pointers(frame: Frame) -> list[Value]:
     """Where each buffer begins: arguments, and rows in scratch."""
+    f, cut = frame.f, frame.cut
     args, _, _, scratch = f.args
     out: list[Value] = []
     slot = 0
+    at: Value | int = 0
     for k, b in enumerate(cut.kernel.buffers):
         if b.use == "row":
-            out.append(f.offset(scratch, cut.offsets[k]))
+            with frame.at_entry():
+                out.append(f.offset(scratch, at))
+                after = frame.number(cut.rows[k]) + at
+                at = round_up(after, 64) if isinstance(after, int) else (after + 63) & -64
         else:
             out.append(f.load(ptr, f.element(args, slot, ptr)))
             slot += 1
@@ -85,21 +91,32 @@ def pointers(f: Function, cut: Cut) -> list[Value]:
 def parts(frame: Frame, unit: Value) -> tuple[Value | None, Value]:
     """The number of the unit's chunk, where there are several, and that of its point of the other outer axes."""
     f, cut = frame.f, frame.cut
-    if cut.chunks <= 1:
+    if not cut.vector or cut.is_one_chunk:
         return None, unit
-    by = prod(extent(a.extent) for a in cut.rest) if cut.walks_down else cut.chunks
-    high = f.emit(f"udiv i64 {unit.name}, {by}", i64)
-    low = f.emit(f"urem i64 {unit.name}, {by}", i64)
+    if not cut.rest:
+        return unit, f.value(0, i64)
+    by = f.value(frame.number(product(a.extent for a in cut.rest)) if cut.walks_down else chunks(frame), i64)
+    high = f.emit(f"udiv i64 {unit.name}, {by.name}", i64)
+    low = f.emit(f"urem i64 {unit.name}, {by.name}", i64)
     return (high, low) if cut.walks_down else (low, high)
+
+
+def chunks(frame: Frame) -> Value | int:
+    """Units along the outer vector axes."""
+    cut, n = frame.cut, frame.number(frame.cut.length)
+    if isinstance(n, int):
+        return -(-n // cut.chunk)
+    with frame.at_entry():
+        return (n + (cut.chunk - 1)) // cut.chunk
 
 
 def split(frame: Frame, number: Value) -> None:
     """Values of the unit's axes from their row-major number."""
     rest = frame.cut.rest
     for axis in reversed(rest[1:]):
-        n = extent(axis.extent)
-        frame.axes[axis] = frame.f.emit(f"urem i64 {number.name}, {n}", i64)
-        number = frame.f.emit(f"udiv i64 {number.name}, {n}", i64)
+        n = frame.f.value(frame.number(axis.extent), i64)
+        frame.axes[axis] = frame.f.emit(f"urem i64 {number.name}, {n.name}", i64)
+        number = frame.f.emit(f"udiv i64 {number.name}, {n.name}", i64)
     if rest:
         frame.axes[rest[0]] = number
 
@@ -108,7 +125,8 @@ def block(frame: Frame, chunk: Value | None) -> None:
     """The vectors of one chunk of the outer vector axes."""
     f, cut = frame.f, frame.cut
     lo = chunk * cut.chunk if chunk is not None else 0
-    hi = f.minimum(lo + cut.chunk, cut.length) if isinstance(lo, Value) else min(cut.length, cut.chunk)
+    length = frame.number(cut.length)
+    hi = f.minimum(lo + cut.chunk, length) if isinstance(lo, Value) else length
     with f.loop(lo, hi, frame.width) as at, frame.lanes(cut.vector, at), frame.scope(*cut.vector):
         stages(frame)
 
@@ -150,12 +168,12 @@ def nest(frame: Frame, stage: Stage, depth: int, carry: list[Value], order: Sequ
         store(frame, stage.stores)
         return carry
     axis = stage.axes[depth]
-    n = extent(axis.extent)
+    n = frame.number(axis.extent)
     if axis in frame.vector:
         with frame.f.carrying(0, n, carry, frame.width) as loop, frame.lanes((axis,), loop.index), frame.scope(axis):
             loop.carry = nest(frame, stage, depth + 1, loop.carry, order)
         return loop.carry
-    if n <= 4 and prod(extent(a.extent) for a in stage.axes if a not in frame.vector) <= 16:
+    if isinstance(n, int) and n <= 4 and guess(a.extent for a in stage.axes if a not in frame.vector) <= 16:
         for k in range(n):  # a window: no loop at all
             frame.axes[axis] = frame.f.value(k, i64)
             with frame.scope(axis):

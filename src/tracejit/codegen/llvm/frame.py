@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from math import prod
 
-from tracejit.codegen.kernel import Load, Slot, axes_of, extent, scalars
+from tracejit.codegen.kernel import Load, Slot, axes_of, scalars
 from tracejit.codegen.llvm.cut import Cut
-from tracejit.codegen.llvm.text import Function, Type, Value, ptr
+from tracejit.codegen.llvm.text import Function, Type, Value, i64, ptr
+from tracejit.ir.dim import Extent, Sym, is_multiple, product
 from tracejit.ir.index import Axis
 from tracejit.ir.node import Node
 
@@ -22,11 +22,11 @@ NOT_YET = 1 << 30  # a scope that is not open
 
 
 class Frame:
-    """The state of writing one kernel into the function `f`; `pointers` are where its buffers begin."""
+    """The state of writing one kernel into the function `f`; `pointers` say where its buffers begin."""
 
-    def __init__(self, f: Function, cut: Cut, pointers: list[Value]) -> None:
+    def __init__(self, f: Function, cut: Cut) -> None:
         self.f, self.cut, self.kernel, self.width = f, cut, cut.kernel, cut.width
-        self.pointers = pointers
+        self.pointers: list[Value] = []
         self.scopes: list[dict[Node, Value]] = [{}]
         self.coordinates: list[dict[Axis, Value]] = [{}]  # of lanes, in each scope
         self.level: dict[Axis, int] = {}  # the scope in which an axis has a value
@@ -38,6 +38,46 @@ class Frame:
         self.stack: dict[Type, Value] = {}
         self.varying: set[Node] = set()  # values of the stage whose lanes may differ
         self.base = 0  # the number of scopes around the stage
+        self.entry: list[str] = []  # lines of the entry block: what depends on symbols alone
+        self.numbers: dict[Extent, Value] = {}
+
+    def number(self, x: Extent) -> Value | int:
+        """An extent: itself, or worked out from the kernel's symbols, once."""
+        if isinstance(x, int):
+            return x
+        if x not in self.numbers:
+            with self.at_entry():
+                total: Value | int = 0
+                for monomial, c in x.terms:
+                    part: Value | int = c
+                    for name, power in monomial:
+                        for _ in range(power):
+                            symbol = self.symbol(name)
+                            part = symbol if isinstance(part, int) and part == 1 else symbol * part
+                    total = part if isinstance(total, int) and total == 0 else self.f.value(total, i64) + part
+                self.numbers[x] = self.f.value(total, i64)
+        return self.numbers[x]
+
+    def symbol(self, name: str) -> Value:
+        """The value of a symbol, which is passed after the buffers."""
+        key = Sym(name)
+        if key not in self.numbers:
+            before = sum(b.use != "row" for b in self.kernel.buffers)
+            address = self.f.element(self.f.args[0], before + self.kernel.symbols.index(name), i64)
+            self.numbers[key] = self.f.load(i64, address)
+        return self.numbers[key]
+
+    @contextmanager
+    def at_entry(self) -> Generator[None]:
+        """What is written inside goes to the entry block; it may use arguments, symbols and numbers."""
+        lines, self.f.lines = self.f.lines, self.entry
+        yield
+        self.f.lines = lines
+
+    def wide(self, x: Extent, type: Type) -> Value:
+        """An extent in every lane of a vector of integers."""
+        n = self.number(x)
+        return self.f.value(n, type) if isinstance(n, int) else n.cast(type.wide(1)).splat(type.width)
 
     @contextmanager
     def lanes(self, group: tuple[Axis, ...], at: Value) -> Generator[None]:
@@ -45,8 +85,9 @@ class Frame:
         for axis in group:
             self.axes[axis] = at  # stands for "known from here on": indices count the group as one
         before = self.vector, self.at, self.active
-        n = prod(extent(a.extent) for a in group)
-        self.vector, self.at, self.active = group, at, (n - at if n % self.width else None)
+        n = product(a.extent for a in group)
+        is_even = is_multiple(n, self.width)
+        self.vector, self.at, self.active = group, at, None if is_even else self.f.value(self.number(n), i64) - at
         yield
         self.vector, self.at, self.active = before
 

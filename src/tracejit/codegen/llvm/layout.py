@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from math import prod
 from typing import TypeGuard
 
-from tracejit.codegen.kernel import Buffer, Kernel, Load, Stage, Store, sizes
+from tracejit.codegen.kernel import Buffer, Kernel, Load, Stage, Store
 from tracejit.codegen.result import Checks
 from tracejit.codegen.schedule import Call, Launch, Schedule
+from tracejit.ir.dim import Extent, product, same_shape
 from tracejit.ir.dtype import DType
 from tracejit.ir.graph import Graph
 from tracejit.ir.index import Axis, Index
@@ -133,7 +133,7 @@ class Layout:
                 isinstance(made, Launch)
                 and new not in self.home
                 and not bit[made] & must_precede
-                and new.shape == old.shape
+                and same_shape(new.shape, old.shape)
                 and made.may_overwrite(old, new)
                 and not any(before[r] & bit[made] for r in others)
             ):
@@ -231,10 +231,10 @@ class SavedCopy(Copy):
 
 def copy_launch(n: Node) -> Launch:
     """A kernel that copies a stored node."""
-    return Launch(copy_kernel(n.dtype, prod(sizes(n.shape))), (n, n))
+    return Launch(copy_kernel(n.dtype, product(n.shape)), (n, n))
 
 
-def copy_kernel(dtype: DType, size: int) -> Kernel:
+def copy_kernel(dtype: DType, size: Extent) -> Kernel:
     """to[i] = from[i]."""
     i = Axis("i0", size)
     load = Node(Load(0, dtype, Index.of(i)), (), TensorType(dtype, ()))

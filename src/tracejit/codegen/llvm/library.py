@@ -6,7 +6,7 @@ it (`emit.py`) or runs on the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -16,6 +16,7 @@ from tracejit.codegen.kernel import sizes
 from tracejit.codegen.llvm import conv, matmul, order, scatter
 from tracejit.codegen.place import strides_of
 from tracejit.codegen.views import Padding, View, is_zero, padded_view, view
+from tracejit.ir.dim import Extent, has_zero, same
 from tracejit.ir.node import Node
 
 __all__ = ["Match", "Routine", "match", "routine"]
@@ -30,6 +31,10 @@ class Match:
 
     operands: tuple[View, ...]
     padding: tuple[Padding, ...] = ()
+
+    def at(self, values: Mapping[str, int]) -> Match:
+        """What it is where symbols have these values."""
+        return Match(tuple(v.at(values) for v in self.operands), tuple(p.at(values) for p in self.padding))
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +52,7 @@ class Routine:
 
 def match(n: Node) -> Match | None:
     """Where the node has a library kernel: how it reads its operands."""
-    if n.op.name not in _ROUTINES or any(prod(sizes(x.shape)) == 0 for x in n.inputs):
+    if n.op.name not in _ROUTINES or any(has_zero(x.shape) for x in n.inputs):
         return None
     dtype = n.inputs[0].dtype.name
     match n.op.name:
@@ -56,7 +61,7 @@ def match(n: Node) -> Match | None:
             return Match((a, b)) if dtype in FLOATS and batch(n, (a, b)) is not None else None
         case "conv":
             spatial = len(n.shape) - 3
-            if dtype not in FLOATS or not 1 <= spatial <= 3 or prod(sizes(n.shape)) == 0:
+            if dtype not in FLOATS or not 1 <= spatial <= 3 or has_zero(n.shape):
                 return None
             x, padding = padded_view(n.inputs[0], range(3, 3 + spatial))
             return Match((x, view(n.inputs[1])), padding)
@@ -75,14 +80,13 @@ def whole(n: Node) -> View:
     return View(n, 0, strides_of(n.shape))
 
 
-def batch(n: Node, operands: Sequence[View]) -> tuple[tuple[int, int], list[tuple[int, int]]] | None:
+def batch(n: Node, operands: Sequence[View]) -> tuple[tuple[Extent, Extent], list[tuple[Extent, Extent]]] | None:
     """Batch extents as (outer, inner), and the strides of each operand, where neighbouring axes merge into two."""
-    extents = sizes(n.shape[:-2])
-    axes = [(e, [v.strides[k] for v in operands]) for k, e in enumerate(extents) if e != 1]
+    axes = [(e, [v.strides[k] for v in operands]) for k, e in enumerate(n.shape[:-2]) if not same(e, 1)]
     while len(axes) > 2:
         for k in range(len(axes) - 1):
             (e, s), (f, t) = axes[k : k + 2]
-            if all(p == q * f for p, q in zip(s, t, strict=True)):
+            if all(same(p, q * f) for p, q in zip(s, t, strict=True)):
                 axes[k : k + 2] = [(e * f, t)]
                 break
         else:
@@ -155,18 +159,18 @@ def matrices(n: Node, found: Match) -> matmul.Matrices:
     """A matmul in its kernel's terms."""
     extents = batch(n, found.operands)
     assert extents is not None
-    outer_inner, strides = extents
-    (am, ak), (bk, bn) = (v.strides[-2:] for v in found.operands)
+    (outer, inner), ((a_outer, a_inner), (b_outer, b_inner)) = sizes(extents[0]), map(sizes, extents[1])
+    (am, ak), (bk, bn) = (sizes(v.strides[-2:]) for v in found.operands)
     m, cols = sizes(n.shape[-2:])
     k = sizes(n.inputs[0].shape)[-1]
     return matmul.Matrices(
         m,
         cols,
         k,
-        (*strides[0], am, ak),
-        (*strides[1], bk, bn),
-        (outer_inner[1] * m * cols, m * cols, cols),
-        outer_inner,
+        (a_outer, a_inner, am, ak),
+        (b_outer, b_inner, bk, bn),
+        (inner * m * cols, m * cols, cols),
+        (outer, inner),
     )
 
 
@@ -177,8 +181,8 @@ def convolution(n: Node, found: Match) -> conv.Convolution:
     missing = (3 - spatial) * [0]
     ones = (3 - spatial) * [1]
 
-    def three(values: Sequence[int], fill: Sequence[int]) -> tuple[int, int, int]:
-        a, b, c = (*fill, *values)
+    def three(values: Iterable[Extent], fill: Sequence[int]) -> tuple[int, int, int]:
+        a, b, c = (*fill, *sizes(values))
         return a, b, c
 
     op, shape, out = n.op, sizes(n.inputs[1].shape), sizes(n.shape)
@@ -191,7 +195,7 @@ def convolution(n: Node, found: Match) -> conv.Convolution:
         low=three([p.low for p in found.padding], missing),
         high=three([p.high for p in found.padding], missing),
         base=three([p.interior + 1 for p in found.padding], ones),
-        x=(*x.strides[:3], *three(x.strides[3:], missing)),
-        w=(*w.strides[:3], *three(w.strides[3:], missing)),
+        x=(*sizes(x.strides[:3]), *three(x.strides[3:], missing)),
+        w=(*sizes(w.strides[:3]), *three(w.strides[3:], missing)),
         y=(out[1] * out[2] * prod(out[3:]), out[2] * prod(out[3:]), prod(out[3:])),
     )  # fmt: skip

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tracejit.codegen.kernel import Kernel
     from tracejit.codegen.llvm.layout import Layout
 
-__all__ = ["Native", "assemble"]
+__all__ = ["Native", "assemble", "lay_out"]
 
 
 def assemble(graph: Graph, updates: Mapping[int, int], checks: Checks, *, optimize: bool = False) -> Native:
@@ -44,10 +44,12 @@ def assemble(graph: Graph, updates: Mapping[int, int], checks: Checks, *, optimi
 def _make(graph: Graph, updates: Mapping[int, int], checks: Checks, optimize: bool) -> Plan:
     from tracejit.codegen.llvm import segments
 
-    return segments.plan(_lay_out(graph, updates, checks, optimize), checks, engine.vector_bits())
+    layout = lay_out(graph, updates, checks, optimize)
+    return segments.plan(layout, checks, segments.Code(layout, engine.vector_bits()), {})
 
 
-def _lay_out(graph: Graph, updates: Mapping[int, int], checks: Checks, optimize: bool) -> Layout:
+def lay_out(graph: Graph, updates: Mapping[int, int], checks: Checks, optimize: bool) -> Layout:
+    """The graph's schedule, with homes for its values and an order of its steps."""
     # Not needed where the plan is found, and a sixth of what a process would spend until its first compiled call.
     from tracejit.codegen.llvm import emit, library
     from tracejit.codegen.llvm.layout import Layout
@@ -104,7 +106,7 @@ class Native:
     def _kernels(self) -> tuple[Kernel, ...]:
         from tracejit.codegen.llvm import segments
 
-        return segments.kernels_of(_lay_out(self.graph, self.updates, self.checks, self.optimize))
+        return segments.kernels_of(lay_out(self.graph, self.updates, self.checks, self.optimize))
 
     @property
     def text(self) -> str:

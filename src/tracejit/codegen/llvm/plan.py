@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tracejit import config
+from tracejit.codegen.extents import Values
 from tracejit.codegen.result import Checks
 from tracejit.errors import ParseError
 from tracejit.ir.dtype import BY_NAME
@@ -86,8 +87,13 @@ class Plan:
 # ---------------------------------------------------------------- the store
 
 
-def key(graph: Graph, updates: Mapping[int, int], checks: Checks, optimize: bool) -> str | None:
-    """What the plan of this graph is kept under; None where that would not say all it depends on."""
+def key(
+    graph: Graph, updates: Mapping[int, int], checks: Checks, optimize: bool, values: Values | None = None
+) -> str | None:
+    """What the plan of this graph is kept under; None where that would not say all it depends on.
+
+    `values` are what its symbols stand for, if it has any.
+    """
     settings = config.current()
     if settings.dump or settings.verify_passes:  # who asked to see the passes wants them to run
         return None
@@ -95,7 +101,7 @@ def key(graph: Graph, updates: Mapping[int, int], checks: Checks, optimize: bool
     if not sources or any(not type(n.op).__module__.startswith("tracejit.") for n in graph.nodes):
         return None
     expected = [(i, _exact(value)) for i, value in checks]
-    call = f"{graph.fingerprint}|{sorted(updates.items())}|{expected}|{optimize}"
+    call = f"{graph.fingerprint}|{sorted(updates.items())}|{expected}|{optimize}|{sorted((values or {}).items())}"
     return f"plan|{sources}|{np.__version__}|{engine.cpu_key()}|{call}"
 
 

@@ -4,36 +4,59 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from hashlib import sha256
-from math import prod
 
 import numpy as np
 
 from tracejit.codegen import arena
-from tracejit.codegen.kernel import Kernel, sizes
+from tracejit.codegen.extents import Values, number
+from tracejit.codegen.kernel import Kernel
 from tracejit.codegen.llvm import emit, library, vectormath
 from tracejit.codegen.llvm.layout import Copy, Layout, Place, SavedCopy, StepLike, is_host
 from tracejit.codegen.llvm.plan import Host, Plan, Segment
 from tracejit.codegen.llvm.text import Module
 from tracejit.codegen.result import Checks
 from tracejit.codegen.schedule import Call, Launch
+from tracejit.ir.dim import product
 from tracejit.ir.graph import Graph, param
 from tracejit.ir.node import Node
-from tracejit.ir.types import TupleType
+from tracejit.ir.types import TensorType, TupleType
+from tracejit.passes.bind import bound, bound_op
 from tracejit.runtime import engine
 from tracejit.runtime.program import Arena, Arg, Check, External, Int, Step
 
-__all__ = ["kernels_of", "kernels_text", "plan"]
+__all__ = ["Code", "kernels_of", "kernels_text", "plan"]
 
 
-def plan(layout: Layout, checks: Checks, bits: int) -> Plan:
-    """All that running this layout takes; its kernels are compiled, or found in the store."""
-    return _Planner(layout, checks, bits).plan()
+class Code:
+    """The object code of a layout: compiled, or found in the store, when it is first asked for."""
+
+    def __init__(self, layout: Layout, bits: int) -> None:
+        self.bits = bits
+        self.symbols = {k: symbol_of(k) for k in kernels_of(layout)}
+        self.known: dict[str, engine.Object] = {}  # by text
+
+    @cached_property
+    def kernels(self) -> list[engine.Object]:
+        """The kernels and what they call."""
+        return list(map(engine.assemble, kernels_texts(self.symbols, self.bits)))
+
+    def library(self, text: str) -> engine.Object:
+        """A module of library routines."""
+        if text not in self.known:
+            self.known[text] = engine.assemble(text)
+        return self.known[text]
+
+
+def plan(layout: Layout, checks: Checks, code: Code, values: Values) -> Plan:
+    """All that running this layout takes, where the symbols of its graph have these values."""
+    return _Planner(layout, checks, code, values).plan()
 
 
 class _Planner:
-    def __init__(self, layout: Layout, checks: Checks, bits: int) -> None:
-        self.layout, self.checks, self.bits = layout, checks, bits
+    def __init__(self, layout: Layout, checks: Checks, code: Code, values: Values) -> None:
+        self.layout, self.checks, self.code, self.values = layout, checks, code, values
         self.parts: list[list[StepLike] | Call] = []
         self.cut()
         self.place_checks()
@@ -41,25 +64,23 @@ class _Planner:
         graph = layout.graph
         p, c, o = len(graph.params), len(layout.consts), len(layout.outputs)
         self.bases = {"param": 0, "const": p, "out": p + c, "temp": p + c + o}
-        self.symbols = {k: symbol_of(k) for k in kernels_of(layout)}
         self.texts: dict[str, None] = {}  # of the modules of library routines
 
     def plan(self) -> Plan:
         layout, graph = self.layout, self.layout.graph
         parts = tuple(self.host(p) if isinstance(p, Call) else self.segment(k, p) for k, p in enumerate(self.parts))
         saved = {s.target.number: s.source for s in layout.order if isinstance(s, Copy) and s.target.kind == "temp"}
-        targets = {layout.home[graph.params[j]].number for j in layout.updates.values()}
-        texts = [*kernels_texts(self.symbols, self.bits), *self.texts]
+        targets = {self.home[graph.params[j]].number for j in layout.updates.values()}
         return Plan(
-            params=tuple(p.type for p in graph.params),
+            params=tuple(self.type(p) for p in graph.params),
             constants=tuple(np.ascontiguousarray(n.op.value.array) for n in layout.consts),  # type: ignore[attr-defined]
-            outputs=tuple(r.type for r, _ in layout.outputs),
-            temps=tuple(n.type for n in (*self.temps, *(saved[k] for k in self.saved))),
+            outputs=tuple(self.type(r) for r, _ in layout.outputs),
+            temps=tuple(self.type(n) for n in (*self.temps, *(saved[k] for k in self.saved))),
             targets=tuple(sorted(targets)),
             parts=parts,
             checked=tuple(self.number(n) for n in layout.checked),
             late_checks={part: tuple(checks) for part, checks in self.late_checks.items()},
-            objects=tuple(map(engine.assemble, texts)),
+            objects=(*self.code.kernels, *map(self.code.library, self.texts)),
         )
 
     # ------------------------------------------------------------ where things are
@@ -93,7 +114,7 @@ class _Planner:
 
     def place(self) -> None:
         """Arena offsets of what lives in one segment; numbers of what does not."""
-        home = self.layout.home
+        home = self.home = dict(self.layout.home)  # of this plan alone: what is a temporary is added
         self.offsets: dict[Node, int] = {}
         self.arena: dict[int, int] = {}
         self.temps: list[Node] = []
@@ -116,29 +137,33 @@ class _Planner:
                 for n in (*s.writes, *s.reads):
                     if n not in home:
                         first = life[n].first if n in life else i
-                        life[n] = arena.Lifetime(prod(sizes(n.shape)) * n.dtype.itemsize, first, i)
+                        life[n] = arena.Lifetime(number(product(n.shape), self.values) * n.dtype.itemsize, first, i)
             offsets, self.arena[k] = arena.place(life)
             self.offsets |= offsets
         self.saved = sorted(
             {s.target.number for s in self.layout.order if isinstance(s, Copy) and s.target.kind == "temp"}
         )
 
+    def type(self, n: Node) -> TensorType:
+        """The type of a node, which has no symbols now."""
+        return bound(n.type, self.values)
+
     def external(self, place: Place) -> External:
         number = place.number if place.number >= 0 else len(self.temps) + self.saved.index(place.number)
         return External(self.bases[place.kind] + number)
 
     def arg(self, n: Node) -> Arg:
-        return self.external(self.layout.home[n]) if n in self.layout.home else Arena(self.offsets[n])
+        return self.external(self.home[n]) if n in self.home else Arena(self.offsets[n])
 
     def number(self, n: Node) -> int:
         """Of a node that does not live in an arena."""
-        return self.external(self.layout.home[n]).index
+        return self.external(self.home[n]).index
 
     # ------------------------------------------------------------ steps
 
     def host(self, s: Call) -> Host:
-        params = tuple(param(f"x{k}", i.type) for k, i in enumerate(s.node.inputs))
-        made = Node.of(s.node.op, params)
+        params = tuple(param(f"x{k}", self.type(i)) for k, i in enumerate(s.node.inputs))
+        made = Node.of(bound_op(s.node.op, self.values), params)
         several = isinstance(s.node.type, TupleType)
         results = tuple(Node.of(n.op, (made,)) if several else made for n in s.outputs)
         return Host(
@@ -152,18 +177,20 @@ class _Planner:
 
     def launch(self, s: Launch | Copy) -> Step:
         kernel = s.kernel if isinstance(s, Launch) else s.launch.kernel
-        cut = emit.launch(kernel, self.bits)
+        cut = emit.launch(kernel, self.code.bits, self.values)
         if isinstance(s, Copy):
             origin = self.external(s.origin) if isinstance(s, SavedCopy) else self.arg(s.source)
             args: tuple[Arg, ...] = (origin, self.external(s.target))
         else:
             args = tuple(self.arg(n) for n in s.operands)
-        return Step(0, args, cut.units, cut.grain, cut.scratch, self.symbols[kernel], cut.units > cut.grain)
+        args = (*args, *(Int(self.values[name]) for name in kernel.symbols))
+        return Step(0, args, cut.units, cut.grain, cut.scratch, self.code.symbols[kernel], cut.units > cut.grain)
 
     def call(self, s: Call) -> Step:
-        r = library.routine(s.node, s.match, self.bits)
+        node, match = (narrowed(s.node, self.values), s.match.at(self.values)) if self.values else (s.node, s.match)
+        r = library.routine(node, match, self.code.bits)
         self.texts[r.text] = None
-        views = [moved(self.arg(n), v.offset * n.dtype.itemsize) for n, v in zip(s.inputs, s.match.operands)]
+        views = [moved(self.arg(n), v.offset * n.dtype.itemsize) for n, v in zip(s.inputs, match.operands)]
         operands = [*views, *(self.arg(n) for n in reversed(s.outputs))]  # -1 is the first result
         args = (*(operands[k] for k in r.pointers), *map(Int, r.integers))
         return Step(0, args, r.extent, r.grain, r.scratch, r.symbol, r.extent > r.grain)
@@ -172,6 +199,15 @@ class _Planner:
         n, expected = self.layout.checked[number], self.checks[number][1]
         raw = np.asarray(expected, n.dtype.numpy).tobytes()
         return Check(after, self.arg(n), len(raw), int.from_bytes(raw, "little"))
+
+
+def narrowed(n: Node, values: Values) -> Node:
+    """A node with extents for symbols, over operands that are as good as its own to who asks for types and zeros."""
+    inputs = (
+        Node.of(bound_op(i.op, values), ()) if i.op.name == "const" else param("", bound(i.type, values))
+        for i in n.inputs
+    )
+    return Node.of(bound_op(n.op, values), tuple(inputs))
 
 
 def moved(place: Arg, nbytes: int) -> Arg:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from tracejit.codegen.kernel import sizes
 from tracejit.codegen.numba import scalar
 from tracejit.codegen.numba.source import FUNCTIONS, SCALAR, Source, points, supports, write
 from tracejit.codegen.result import Checks, Miss, own, same_bits
@@ -73,7 +74,7 @@ def viewed(base: Array, v: View, n: Node) -> Array:
     shape = tuple(int(d) for d in n.shape)  # type: ignore[arg-type]
     if not base.size:
         return np.empty(shape, n.dtype.numpy)
-    return as_strided(base, shape, tuple(s * n.dtype.itemsize for s in v.strides), writeable=False)
+    return as_strided(base, shape, tuple(s * n.dtype.itemsize for s in sizes(v.strides)), writeable=False)
 
 
 # ---------------------------------------------------------------- kernels
