@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tracejit import config, logs
 
-__all__ = ["Stats", "Store", "current", "get", "put", "sources", "user_folder"]
+__all__ = ["Stats", "Store", "current", "get", "is_entry", "put", "sources", "user_folder"]
 
 MAGIC = b"tjo1"
 HEADER = len(MAGIC) + 32 + 32
@@ -78,6 +78,13 @@ class Store:
             logs.note("cache", "written: %s, %d bytes", _short(key), len(data))
         except OSError:  # missing rights, a full disk, a folder that cannot be made
             self.stats.failures += 1
+
+    def adopt(self, path: Path, blob: bytes) -> bool:
+        """Write an entry's file as another store wrote it, unless there is one. Raises OSError."""
+        if path.exists():
+            return False
+        self._write(path, blob)
+        return True
 
     def forget(self) -> None:
         """Empty the memory layer; files stay."""
@@ -150,6 +157,12 @@ class Store:
                     _quietly(os.unlink, path)
                     used -= size
             self._disk_used = used
+
+
+def is_entry(name: str, blob: bytes) -> bool:
+    """Whether a file of this name and content is a whole entry of a store."""
+    magic, key, data = blob[: len(MAGIC)], blob[len(MAGIC) : len(MAGIC) + 32], blob[len(MAGIC) + 32 : HEADER]
+    return magic == MAGIC and name == key.hex() + SUFFIX and data == _digest(blob[HEADER:])
 
 
 def user_folder() -> Path:

@@ -1,4 +1,4 @@
-"""`tracejit demo` and `tracejit show FILE`: arguments in, one function called, its exit status out."""
+"""The commands `demo`, `show` and `cache`: arguments in, one function called, its exit status out."""
 
 from __future__ import annotations
 
@@ -34,6 +34,17 @@ def _parser() -> argparse.ArgumentParser:
     show = commands.add_parser("show", help="print the signature and the graph of an exported file")
     show.add_argument("file", metavar="FILE")
     show.set_defaults(run=_show)
+    cache = commands.add_parser("cache", help="pack the compiled code of an application into one file, or load it")
+    actions = cache.add_subparsers(title="actions", required=True, metavar="ACTION")
+    for name, run, words in (
+        ("pack", _pack, "write the cache folder to FILE"),
+        ("load", _load, "put what FILE holds into the cache folder: a FILE is a program, so trust where it comes from"),
+    ):
+        action = actions.add_parser(name, help=words)
+        action.add_argument("file", metavar="FILE")
+        action.set_defaults(run=run)
+    actions.add_parser("info", help="where the cache is and how large").set_defaults(run=_info)
+    actions.add_parser("clear", help="delete what is in it").set_defaults(run=_clear)
     return parser
 
 
@@ -57,4 +68,33 @@ def _show(options: argparse.Namespace) -> int:
     for name, array in function.weights.items():
         print(f"  {name}: {array.dtype}{list(array.shape)}")
     print(function.graph, end="")
+    return 0
+
+
+def _pack(options: argparse.Namespace) -> int:
+    from tracejit.tools import cache
+
+    print(f"{cache.pack(options.file)} entries in {options.file}")
+    return 0
+
+
+def _load(options: argparse.Namespace) -> int:
+    from tracejit.tools import cache
+
+    print(f"{cache.load(options.file)} new entries in {cache.size()[0]}")
+    return 0
+
+
+def _info(options: argparse.Namespace) -> int:
+    from tracejit.tools import cache
+
+    folder, count, nbytes = cache.size()
+    print(f"{folder}: {count} entries, {nbytes / 1e6:.1f} MB")
+    return 0
+
+
+def _clear(options: argparse.Namespace) -> int:
+    from tracejit.tools import cache
+
+    print(f"{cache.clear()} entries deleted")
     return 0
