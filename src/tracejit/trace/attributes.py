@@ -35,7 +35,7 @@ C_METHODS: tuple[type, ...] = (
     types.BuiltinFunctionType,
 )
 C_CALLABLES: tuple[type, ...] = (*C_METHODS, types.MethodWrapperType)
-CONTAINERS: frozenset[type] = frozenset((list, tuple, dict, set, frozenset))
+CONTAINERS: frozenset[type] = frozenset((list, tuple, dict, set, frozenset, collections.deque, bytearray))
 # Types whose attributes are methods and constants of the type itself.
 PLAIN_ATTRIBUTES: frozenset[type] = frozenset(
     (*IMMUTABLE, *CONTAINERS, slice, *C_CALLABLES, types.GenericAlias, types.MappingProxyType, *FRESH_ITERATORS)
@@ -58,6 +58,14 @@ def plain(r: Recorder, f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def is_number(r: Recorder, x: Any) -> bool:
     """Whether x is a tensor or an immutable value: operators on these run no user code."""
     return type(x) in IMMUTABLE or (r.is_tensor(x) and is_library(type(x).__module__)) or r.is_value(x)
+
+
+def inlined(t: type) -> Any:
+    """How to get at the function behind an object of class t, where that is a compiled function; else None."""
+    for c in t.__mro__:  # not getattr: the class may have a metaclass of the user's
+        if (found := c.__dict__.get("_tracejit_inline")) is not None:
+            return found.__func__
+    return None
 
 
 def is_base(t: type, kind: type, name: str) -> bool:
@@ -99,7 +107,7 @@ def attribute(r: Recorder, x: Any, name: str) -> Any:
         return _tensor_attribute(r, x, t, name)
     if t in PLAIN_ATTRIBUTES:
         return getattr(x, name)
-    if (inner := getattr(t, "_tracejit_inline", None)) is not None:
+    if (inner := inlined(t)) is not None:
         if hasattr(t, name) or name in x.__dict__:
             r.refuse(f"reads {name} of a compiled function")
             return getattr(x, name)
@@ -115,7 +123,13 @@ def attribute(r: Recorder, x: Any, name: str) -> Any:
             return getattr(x, name)
         return attribute(r, x.__func__, name)
     if t is Function:
-        return r.cell("fattr", x, name, getattr(x, name)) if r.is_old(x) else getattr(x, name)
+        if not r.is_old(x):
+            return getattr(x, name)
+        if name in x.__dict__:
+            return r.read("ivar", x, name, x.__dict__[name])
+        if not hasattr(x, name):
+            r.cell("ivar", x, name, ABSENT)
+        return r.cell("fattr", x, name, getattr(x, name))
     if t is functools.partial:
         return getattr(x, name) if name in ("func", "args", "keywords") else _odd(r, x, name)
     if r.is_value(x) or _is_library_object(t):
@@ -223,7 +237,7 @@ def instance_attribute(r: Recorder, x: Any, t: type, name: str, raw: Any = None)
         if isinstance(raw, types.MemberDescriptorType):
             value = getattr(x, name, ABSENT)
             if r.is_old(x):
-                r.cell("member", x, raw, value)
+                value = r.read("member", x, raw, value)
             return getattr(x, name) if value is ABSENT else value
         if isinstance(raw, types.GetSetDescriptorType):
             if isinstance(x, BaseException) and name in ("args", "__cause__", "__context__", "__traceback__"):
@@ -278,7 +292,7 @@ def _instance_dict(r: Recorder, x: Any, raw: Any) -> Any:
 def is_data_descriptor(r: Recorder, raw: Any) -> bool:
     """Whether a class attribute comes before the instance's own."""
     t = type(raw)
-    if t is Function:
+    if t is Function or t in OPAQUE:
         return False
     if t in (property, types.MemberDescriptorType, types.GetSetDescriptorType):
         return True
@@ -290,6 +304,8 @@ def bind(r: Recorder, raw: Any, x: Any, t: type) -> Any:
     kind = type(raw)
     if kind is Function:
         return raw if x is None else types.MethodType(raw, x)
+    if kind in OPAQUE:
+        return raw
     if kind is staticmethod:
         return raw.__func__
     if kind is classmethod:
@@ -315,72 +331,9 @@ def load_super(operands: tuple[Any, ...]) -> Any:
     return getattr(s, name) if r is None else attribute(r, s, name)
 
 
-def store_attr(operands: tuple[Any, Any, str]) -> None:
-    """x.name = value"""
-    value, x, name = operands
-    r = active()
-    if r is None:
-        setattr(x, name, value)
-    else:
-        set_attribute(r, x, name, value)
-
-
-def set_attribute(r: Recorder, x: Any, name: str, value: Any) -> None:
-    """x.name = value"""
-    t = type(x)
-    if id(x) not in r.fresh:
-        value = r.settle(value)
-    if getattr(t, "_tracejit_inline", None) is not None:
-        r.refuse("sets an attribute of a compiled function")
-        setattr(x, name, value)
-        return
-    if r.is_tensor(x) and isinstance(raw := r.lookup(t, name), property) and is_library(home_of(t, name)):
-        r.touch(x)
-        offer(r, value)
-        plain(r, setattr, x, name, value)
-        return
-    if isinstance(x, (type, types.ModuleType)):
-        r.effect(x, f"sets {name}")
-        setattr(x, name, value)
-        return
-    r.type_of(x)
-    setter = r.lookup(t, "__setattr__")
-    if isinstance(setter, Function):
-        r.invoke(setter, (x, name, value))
-        return
-    raw = r.lookup(t, name)
-    if isinstance(raw, property) and raw.fset is not None:
-        r.invoke(raw.fset, (x, value))
-        return
-    if isinstance(raw, types.MemberDescriptorType):
-        value = r.settle(value)
-    if raw is not ABSENT and isinstance(set_ := r.lookup(type(raw), "__set__"), Function):
-        r.invoke(set_, (raw, x, value))
-        return
-    if setter is not object.__dict__["__setattr__"] or name in ("__class__", "__dict__"):
-        r.refuse(f"sets attribute {name} of {describe(x)}")
-    r.effect(x, f"sets {name}")
-    setattr(x, name, value)
-
-
 def home_of(t: type, name: str) -> Any:
     """The module of the class in the MRO of t that defines `name`."""
     return next((c.__module__ for c in t.__mro__ if name in c.__dict__), None)
-
-
-def delete_attr(operands: tuple[Any, str]) -> None:
-    """del x.name"""
-    x, name = operands
-    if (r := active()) is not None:
-        deleter = r.lookup(type(x), "__delattr__") if not isinstance(x, type) else ABSENT
-        if isinstance(deleter, Function):
-            r.invoke(deleter, (x, name))
-            return
-        raw = r.lookup(type(x), name)
-        if r.is_tensor(x) or (raw is not ABSENT and not isinstance(raw, (Function, types.MemberDescriptorType))):
-            r.refuse(f"deletes attribute {name} of {describe(x)}")
-        r.effect(x, f"deletes {name}")
-    delattr(x, name)
 
 
 def old_iterator(r: Recorder, x: Any) -> None:
@@ -394,7 +347,7 @@ def offer(r: Recorder, x: Any, depth: int = 0) -> None:
     t = type(x)
     if t in OPAQUE or t in IMMUTABLE or r.is_tensor(x) or r.is_value(x) or isinstance(x, type):
         r.deep(x)
-    elif t in (list, tuple, dict, set, frozenset) or is_namedtuple(t):
+    elif t in CONTAINERS or is_namedtuple(t):
         r.shallow(x)
         if depth > 6:
             r.refuse("hands a deeply nested container to the library")

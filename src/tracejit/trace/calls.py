@@ -19,6 +19,7 @@ from tracejit.trace.attributes import (
     CONTAINERS,
     Function,
     attribute,
+    inlined,
     instance_dict,
     is_number,
     library_result,
@@ -29,10 +30,11 @@ from tracejit.trace.attributes import (
 from tracejit.trace.domain import is_library, is_recorder
 from tracejit.trace.instrument import NULL, VERSION, is_instrumented
 from tracejit.trace.iteration import format, iterate
-from tracejit.trace.models import METHOD_MODELS, MODELS, OBJECT_METHODS
-from tracejit.trace.operators import hashable_key, item
+from tracejit.trace.models import KEEP_OPAQUE, METHOD_MODELS, MODELS, MOVES, OBJECT_METHODS
+from tracejit.trace.operators import item
 from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe
 from tracejit.trace.scalars import FUNCTIONS, OPAQUE, plain_number
+from tracejit.trace.writes import hashable_key, mutate
 
 
 def _callee(stack: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
@@ -104,7 +106,7 @@ def call(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] |
         return call(r, f.func, (*f.args, *args), {**f.keywords, **kwargs})
     if t in (operator.attrgetter, operator.itemgetter) and len(args) == 1 and not kwargs:
         return _getter(r, f, args[0])
-    if (inner := getattr(t, "_tracejit_inline", None)) is not None:
+    if (inner := inlined(t)) is not None:
         return call(r, inner(f), args, kwargs)
     r.type_of(f)
     method = r.lookup(t, "__call__")
@@ -192,8 +194,8 @@ def _wraps_user_code(f: Any) -> bool:
 
 
 def _identify(r: Recorder, f: Any, *, hooked: bool = False) -> None:
-    """Guard on what an outside function is: its code, defaults and closure. Where its code is `hooked`, reading a
-    variable that holds a number is noted when it is read."""
+    """Guard on what an outside function is: its code, defaults and closure. Where its code is `hooked`, a variable is
+    noted when it is read."""
     if id(f) in r.fresh:
         return
     r.cell("function", f, None, (f.__code__, f.__defaults__, tuple((f.__kwdefaults__ or {}).items())))
@@ -202,8 +204,9 @@ def _identify(r: Recorder, f: Any, *, hooked: bool = False) -> None:
             continue
         r.outer_cells[id(c)] = c
         try:
-            if not hooked or type(c.cell_contents) not in (float, int):
-                r.cell("closure", c, None, c.cell_contents)
+            contents = c.cell_contents
+            if not hooked:
+                r.cell("closure", c, None, contents)
         except ValueError:
             r.cell("closure", c, None, ABSENT)
 
@@ -236,6 +239,8 @@ def construct(r: Recorder, cls: type, args: tuple[Any, ...], kwargs: Mapping[str
             return type(plain_number(args[0]))
         if cls in (float, int, bool):
             return r.scalar(cls, args[0])
+    if model is not None and cls is str:
+        return model(r, *args, **kwargs)
     if model is not None or cls in effects.DEEP or issubclass(cls, BaseException) or is_library(cls.__module__):
         args, kwargs = tuple(map(r.reveal, args)), {k: r.reveal(v) for k, v in kwargs.items()}
     if model is not None:
@@ -332,6 +337,8 @@ def call_builtin(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str
         opaque = any(type(a) in OPAQUE for a in args)
         if opaque and not kwargs and f in FUNCTIONS and all(type(a) in NUMBERS for a in args):
             return r.scalar(f, *args)
+        if model is not None and f in KEEP_OPAQUE:
+            return model(r, *args, **kwargs)
     if model is not None or known:
         args, kwargs = tuple(map(r.reveal, args)), {k: r.reveal(v) for k, v in kwargs.items()}
     if model is not None:
@@ -386,12 +393,16 @@ def call_method(
     front: tuple[Any, ...],
 ) -> Any:
     """Method `name` of builtin class `home` on x; `front + args` is what f itself takes."""
-    moves = home is list and name in ("append", "insert", "extend") and id(x) in r.fresh
-    if not moves:
-        args, kwargs = tuple(map(r.settle, args)), {k: r.settle(v) for k, v in kwargs.items()}
     if home is object and (model := OBJECT_METHODS.get(name)) is not None:
         return model(r, x, *args)
     special = METHOD_MODELS.get((home, name))
+    if special is not None and (home, name) in MOVES:
+        return special(r, x, *args, **kwargs)
+    changes = effects.METHODS.get(home, {}).get(name) == "mutates" and isinstance(x, home)
+    if changes and r.outside(x):
+        return mutate(r, x, name, args, dict(kwargs))
+    if not (home is list and name in ("append", "insert", "extend") and id(x) in r.fresh):
+        args, kwargs = tuple(map(r.settle, args)), {k: r.settle(v) for k, v in kwargs.items()}
     if special is not None:
         return special(r, x, *args, **kwargs)
     if x is not None and type(x) is types.GeneratorType:

@@ -17,7 +17,7 @@ _CONTAINER = "leave the container as it is between calls: pass what changes as a
 _CODE = "define functions and classes once, before the first call"
 _ADVICE = {
     **dict.fromkeys(("ivar", "item", "closure", "member", "fattr"), _VALUE),
-    **dict.fromkeys(("dict", "list", "set", "ivars"), _CONTAINER),
+    **dict.fromkeys(("dict", "list", "set", "deque", "bytes", "len", "has", "ivars"), _CONTAINER),
     **dict.fromkeys(("type", "class", "mro", "stamp", "function", "abc"), _CODE),
     "tensor": "keep its dtype, shape and requires_grad; change what is in it in place, as copy_ does",
     "grad": "None in the first step and a tensor in later ones are two traces, which is normal; else clear gradients "

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -65,6 +66,9 @@ _SET = (
 _SET_CHANGES = """
     add discard remove pop clear update intersection_update difference_update symmetric_difference_update __init__
 """
+_DEQUE = """
+    append appendleft extend extendleft pop popleft remove clear reverse rotate insert __setitem__ __delitem__ __iadd__
+"""
 _WALKS = "copy __len__ __iter__ __reversed__"
 
 
@@ -84,6 +88,10 @@ METHODS: dict[type, dict[str, str]] = {
     | _kind("shallow", "keys values items " + _WALKS)
     | _kind("pure", "fromkeys")
     | _kind("mutates", "pop popitem clear update move_to_end __setitem__ __delitem__ __ior__ __init__"),
+    deque: _sequence | _kind("mutates", _DEQUE),
+    bytearray: _sequence
+    | _kind("shallow", "decode find startswith endswith hex strip split isalnum lower upper")
+    | _kind("mutates", "append extend clear pop remove reverse __setitem__ __delitem__ __iadd__"),
     frozenset: _set,
     set: _set | _kind("mutates", _SET_CHANGES),
 }

@@ -35,13 +35,15 @@ from tracejit.runtime.guards import DROP, Chunk, Table
 from tracejit.trace.causes import Cause, advice
 from tracejit.trace.domain import Anatomy, Domain
 from tracejit.trace.recorder import ABSENT, IMMUTABLE, Cell, bits, describe, stamp_of
+from tracejit.trace.scalars import count_state
 
 __all__ = ["Guard", "Row", "build", "same_value"]
 
 # Cheapest and most often changed first: numbers and flags of objects, then globals, then classes.
-_CHEAPEST_FIRST = (
-    "ivar item closure grad hooks tensor list dict ivars set member type fattr function class mro abc stamp"
-)
+_CHEAPEST_FIRST = """
+    ivar item closure grad hooks tensor len count has list dict ivars set deque bytes member type fattr function class
+    mro abc stamp
+"""
 _ORDER: list[str] = [*_CHEAPEST_FIRST.split()]
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes whose contents can change
 _LONG = 4096  # characters of a checker worth keeping
@@ -146,6 +148,7 @@ class _Text:
             "same_each": _same_each,
             "same_items": _same_items,
             "get": dict.get,
+            "count_state": count_state,
         }
         self.names |= {
             "facts": domain.facts,
@@ -410,7 +413,7 @@ def _namespace(c: Cell, domain: Domain) -> Reader:
 
 def _dict(c: Cell, domain: Domain) -> Reader | None:
     # Where a key is compared by code of its own, the entry may change though nothing is written.
-    if c.kind == "item" and type(c.key) not in IMMUTABLE and type(c.key).__hash__ is not object.__hash__:
+    if c.kind in ("item", "has") and type(c.key) not in IMMUTABLE and type(c.key).__hash__ is not object.__hash__:
         return None
     return lambda o, kept: None if (chunk := guards.dict_chunk(o)) is None else (chunk,)
 
@@ -583,6 +586,7 @@ _READER: dict[str, Callable[[Cell, Domain], Reader | None]] = {
     "ivars": _namespace,
     "item": _dict,
     "dict": _dict,
+    "has": _dict,
     "class": _class,
     "mro": _mro,
     "stamp": _stamp,
@@ -641,6 +645,11 @@ _DIFFERS: dict[str, Callable[[_Text, str, Cell], str]] = {
     "hooks": lambda text, o, c: f"hooks_of({o})",
     "list": _elements,
     "set": _elements,
+    "deque": _elements,
+    "bytes": lambda text, o, c: f"{o} != {text.constant(c.value)}",
+    "len": lambda text, o, c: f"len({o}) != {c.value}",
+    "count": lambda text, o, c: f"not same(count_state({o})[0], {text.constant(c.value)})",
+    "has": lambda text, o, c: f"get({o}, {_key(text, c.key)}, A) is A",
     "dict": _items,
     "ivars": lambda text, o, c: _items(text, f"{o}.__dict__", c),
     "function": _function,
@@ -692,6 +701,11 @@ _WORDS = {
     "hooks": "the gradient hooks of a tensor",
     "list": "a list",
     "set": "a set",
+    "deque": "a deque",
+    "bytes": "a bytearray",
+    "len": "the length of {owner}",
+    "count": "the next number of a count",
+    "has": "whether there is an entry {key}",
     "dict": "a dict",
     "ivars": "the attributes of {owner}",
     "function": "code or defaults of {owner}",
@@ -729,6 +743,7 @@ _READ: dict[str, Callable[[Any, Any], Any]] = {
     "class": _ivar_now,
     "closure": _closure_now,
     "fattr": _attribute_now,
+    "len": lambda o, key: len(o),
 }
 
 

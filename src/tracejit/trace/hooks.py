@@ -13,9 +13,10 @@ import sys
 import types
 from typing import Any
 
-from tracejit.trace import attributes, calls, instrument, iteration, models, operators
+from tracejit.trace import attributes, calls, instrument, iteration, models, operators, writes
 from tracejit.trace.attributes import Function, attribute
 from tracejit.trace.recorder import ABSENT, active, describe, plain_numbers
+from tracejit.trace.scalars import OPAQUE
 
 __all__: list[str] = []
 
@@ -56,9 +57,10 @@ def make_function(f: Any) -> Any:
 def make_container(x: Any) -> Any:
     if (r := active()) is None:
         return x
-    if type(x) in (set, dict):
-        for key in x:  # was hashed and compared
-            r.reveal(key)
+    if type(x) in (set, dict) and any(type(key) in OPAQUE for key in x):
+        old = list(x.items()) if type(x) is dict else list(x)
+        x.clear()  # keys were hashed and compared
+        x.update([(r.reveal(k), v) for k, v in old] if type(x) is dict else map(r.reveal, old))
     return r.made(x)
 
 
@@ -67,28 +69,15 @@ def reveal(x: Any) -> Any:
     return x if r is None else r.reveal(x)
 
 
-def settle(x: Any) -> Any:
-    r = active()
-    return x if r is None else r.settle(x)
-
-
 def yielded(x: Any) -> Any:
     """x leaves a generator, which may outlive the recording it was made in."""
     return plain_numbers(x, {}) if active() is None else x
 
 
-def store_cell(operands: tuple[Any, Any, str]) -> Any:
-    value, cell, name = operands
-    if (r := active()) is None or id(cell) in r.fresh:
-        return value
-    r.refuse(f"assigns the variable {name!r} of a function outside")
-    return r.settle(value)
-
-
 def load_cell(operands: tuple[Any, Any]) -> Any:
     """The value of a variable of an enclosing function, with its cell."""
     value, cell = operands
-    if (type(value) is not float and type(value) is not int) or (r := active()) is None or id(cell) in r.fresh:
+    if (r := active()) is None or id(cell) in r.fresh:
         return value
     return r.read("closure", cell, None, value)
 
@@ -133,11 +122,10 @@ def enter(manager: Any) -> tuple[Any, Any]:
 
 
 _HOMES = {
-    attributes: ("load_global", "load_attr", "load_super", "store_attr", "delete_attr"),
+    attributes: ("load_global", "load_attr", "load_super"),
+    writes: ("store_attr", "delete_attr", "store_subscript", "delete_subscript", "store_global", "store_cell"),
     operators: (
         "load_item",
-        "store_item",
-        "delete_item",
         "binary",
         "unary",
         "compare",
@@ -145,11 +133,11 @@ _HOMES = {
         "identical",
         "truth",
     ),
-    iteration: ("iterate", "delegate", "unpack", "update", "format"),
+    iteration: ("iterate", "delegate", "unpack", "update", "format", "format_value", "build_string"),
     calls: ("call_hook", "call_kw", "call_ex", "call_super"),
     models: ("match",),
     sys.modules[__name__]: (
-        *("import_name", "import_from", "make_function", "make_container", "reveal", "settle", "store_cell"),
+        *("import_name", "import_from", "make_function", "make_container", "reveal"),
         *("load_cell", "yielded"),
         *("effect", "catch", "throw", "enter"),
     ),

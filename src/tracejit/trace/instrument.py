@@ -43,15 +43,16 @@ _PLAIN = """
     COPY_FREE_VARS RETURN_VALUE RETURN_CONST RETURN_GENERATOR SEND END_SEND END_FOR FOR_ITER
     JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP JUMP_NO_INTERRUPT POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE
     POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE
-    BUILD_TUPLE BUILD_STRING BUILD_SLICE LIST_APPEND LIST_TO_TUPLE PUSH_EXC_INFO POP_EXCEPT RERAISE
+    BUILD_TUPLE BUILD_SLICE LIST_APPEND LIST_TO_TUPLE PUSH_EXC_INFO POP_EXCEPT RERAISE
     LOAD_ASSERTION_ERROR CLEANUP_THROW WITH_EXCEPT_START
 """
 PLAIN = frozenset(_PLAIN.split())
 # What every hook is called; `hooks.py` gives each its function.
 _HOOKS = """
-    load_global load_attr load_super store_attr delete_attr load_item store_item delete_item call call_kw call_ex
-    call_super binary unary compare contains identical truth iterate delegate unpack update format import_name
-    import_from make_function make_container reveal settle enter store_cell load_cell yielded effect match catch throw
+    load_global load_attr load_super store_attr delete_attr load_item store_subscript delete_subscript call call_kw
+    call_ex call_super binary unary compare contains identical truth iterate delegate unpack update format format_value
+    build_string import_name import_from make_function make_container reveal enter store_global store_cell load_cell
+    yielded effect match catch throw
 """
 HOOKS = frozenset(_HOOKS.split())
 _INTRINSICS = ("INTRINSIC_LIST_TO_TUPLE", "INTRINSIC_STOPITERATION_ERROR")
@@ -274,8 +275,8 @@ class _Writer:
         self.put(("LOAD_CONST", NULL))
 
     def _store_global(self, ins: Any, arg: Any, i: int) -> None:
-        self.hook("settle")
-        self._delete_global(ins, arg, i)
+        self.hook("store_global", 1, arg)
+        self.put(ins)
 
     def _delete_global(self, ins: Any, arg: Any, i: int) -> None:
         self.put(ins)
@@ -337,16 +338,16 @@ class _Writer:
         self.hook("load_item", 2)
 
     def _store_subscr(self, ins: Any, arg: Any, i: int) -> None:
-        self.hook("store_item", 3)
+        self.hook("store_subscript", 3)
         self.put(("POP_TOP",))
 
     def _store_slice(self, ins: Any, arg: Any, i: int) -> None:
         self.put(("BUILD_SLICE", 2))
-        self.hook("store_item", 3)
+        self.hook("store_subscript", 3)
         self.put(("POP_TOP",))
 
     def _delete_subscr(self, ins: Any, arg: Any, i: int) -> None:
-        self.hook("delete_item", 2)
+        self.hook("delete_subscript", 2)
         self.put(("POP_TOP",))
 
     # -- calls
@@ -458,25 +459,26 @@ class _Writer:
 
     _list_extend = _set_update = _dict_update = _dict_merge = _update
 
+    def _build_string(self, ins: Any, arg: Any, i: int) -> None:
+        self.put(("BUILD_TUPLE", arg))
+        self.hook("build_string")
+
     def _format_value(self, ins: Any, arg: Any, i: int) -> None:
         # arg: a conversion and a flag for "a format spec is on the stack", an int or a pair of both
         flags = arg if isinstance(arg, int) else int(arg[1]) | (4 if arg[0] else 0)
         if flags & 4:
-            self._format_with_spec(ins, arg, i)
+            self.hook("format_value", 2, flags & 3)
         else:
-            self.hook("format")
-            self.put(ins)
+            self.hook("format_value", 1, "", flags & 3)
 
     def _format_simple(self, ins: Any, arg: Any, i: int) -> None:
-        self.hook("format")
-        self.put(ins)
+        self.hook("format_value", 1, "", 0)
 
-    _convert_value = _format_simple
+    def _convert_value(self, ins: Any, arg: Any, i: int) -> None:
+        self.hook("format_value", 1, None, int(arg))
 
     def _format_with_spec(self, ins: Any, arg: Any, i: int) -> None:
-        self.put(("SWAP", 2))
-        self.hook("format")
-        self.put(("SWAP", 2), ins)
+        self.hook("format_value", 2, 0)
 
     def _call_intrinsic_1(self, ins: Any, arg: Any, i: int) -> None:
         if arg.name == "INTRINSIC_UNARY_POSITIVE":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tracejit.trace.attributes import Function, is_base, old_iterator, plain
+from tracejit.trace.attributes import CONTAINERS, Function, is_base, old_iterator, plain
+from tracejit.trace.domain import is_library
 from tracejit.trace.recorder import FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe
+from tracejit.trace.scalars import OPAQUE, OpaqueInt, OpaqueText
 
 
 def iterate(x: Any) -> Any:
@@ -25,7 +28,7 @@ def iterate(x: Any) -> Any:
     if t in FRESH_ITERATORS:
         old_iterator(r, x)
         return x
-    if t in (list, set, frozenset) or (isinstance(x, dict) and is_base(t, dict, "__iter__")):
+    if (t in CONTAINERS and t is not dict) or (isinstance(x, dict) and is_base(t, dict, "__iter__")):
         r.shallow(x)
         return x
     if isinstance(x, type):
@@ -119,3 +122,77 @@ def format(x: Any) -> Any:
         r.refuse(f"formats {describe(x)}")
     r.deep(x)
     return x
+
+
+def rendered(x: Any, spec: str | None, conversion: int) -> str:
+    """x as a replacement field of an f-string shows it; without a spec, only converted."""
+    if conversion:
+        x = (str, repr, ascii)[conversion - 1](x)
+    return x if spec is None else builtins.format(x, spec)
+
+
+def format_value(operands: tuple[Any, Any, int]) -> str:
+    """One replacement field of an f-string."""
+    x, spec, conversion = operands
+    r = active()
+    if r is None:
+        return rendered(x, spec, conversion)
+    return text_of(r, x, r.reveal(spec), conversion)
+
+
+def text_of(r: Recorder, x: Any, spec: str | None = None, conversion: int = 1) -> str:
+    """x as text: opaque where x is, guarded where C code reads x, by user code where that is what shows it."""
+    t = type(x)
+    if r.is_tensor(x) and is_library(t.__module__):
+        r.touch(x)
+        if not conversion and r.domain.array(x).ndim == 0:
+            x = r.item(lambda tensor: tensor.item(), x)
+            t = type(x)
+        elif not r.domain.has_tape(x):  # a tape shows, and it is another one in a compiled call
+            return r.text(rendered, x, spec, conversion)
+    if t in OPAQUE and not x.seen:
+        raises = t is OpaqueInt and bool(spec) and spec[-1:] != "d"
+        return r.text(rendered, x, spec, conversion, raises=raises)
+    x = r.reveal(x)
+    if t in IMMUTABLE or r.is_value(x):
+        return rendered(x, spec, conversion)
+    if not r.is_tensor(x) and (own := _shown_by(r, x, conversion)) is not None:
+        return text_of(r, own, spec, 0)
+    r.deep(x)
+    return plain(r, rendered, x, spec, conversion)
+
+
+def _shown_by(r: Recorder, x: Any, conversion: int) -> str | None:
+    """What the user's own __format__, __str__ or __repr__ says; None where C code shows x."""
+    t = type(x)
+    if isinstance(x, type) or conversion == 3:
+        return None
+    if not conversion and (method := r.lookup(t, "__format__")) is not object.__dict__["__format__"]:
+        if isinstance(method, Function):
+            r.refuse(f"formats {describe(x)}")
+        return None
+    for name in ("__str__", "__repr__") if conversion < 2 else ("__repr__",):
+        method = r.lookup(t, name)
+        if isinstance(method, Function):
+            r.type_of(x)
+            return r.invoke(method, (x,))
+        if method is not object.__dict__[name]:
+            return None
+    return None
+
+
+def build_string(parts: tuple[str, ...]) -> str:
+    """The pieces of an f-string put together."""
+    return joined(parts, "")
+
+
+def joined(parts: Sequence[str], sep: str) -> str:
+    """sep.join(parts)"""
+    r = active()
+    if r is not None and any(type(p) is OpaqueText and not p.seen for p in parts):
+        return r.text(_join, sep, *parts)
+    return sep.join(parts)
+
+
+def _join(sep: str, *parts: str) -> str:
+    return sep.join(parts)

@@ -5,9 +5,14 @@ A model takes the recorder and the call's arguments, and gives what the builtin 
 
 from __future__ import annotations
 
+import _string  # type: ignore[import-not-found]  # what string.Formatter stands on
 import abc
+import builtins
+import collections
 import functools
+import itertools
 import operator
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -17,18 +22,28 @@ from tracejit.trace.attributes import (
     CONTAINERS,
     Function,
     attribute,
-    delete_attr,
     instance_attribute,
     is_base,
     is_data_descriptor,
     old_iterator,
     plain,
-    set_attribute,
 )
 from tracejit.trace.domain import is_library
-from tracejit.trace.iteration import driven, iterate
-from tracejit.trace.operators import apply_binary, apply_compare, contains_in, hashable_key, item, truth, unary
+from tracejit.trace.iteration import driven, iterate, joined, text_of
+from tracejit.trace.operators import apply_binary, apply_compare, contains_in, item, truth, unary
 from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe
+from tracejit.trace.replay import safe_stream
+from tracejit.trace.writes import (
+    act,
+    advance,
+    delete_attr,
+    delete_plainly,
+    hashable_key,
+    length,
+    set_attribute,
+    set_plainly,
+    store_item,
+)
 
 
 def wrapped(r: Recorder, f: Any, result: Callable[[Any], Any] = lambda v: v) -> Any:
@@ -63,8 +78,8 @@ def _len(r: Recorder, x: Any) -> Any:
     ):
         if t in FRESH_ITERATORS:
             old_iterator(r, x)
-        r.shallow(x) if not isinstance(x, tuple) and t not in FRESH_ITERATORS else None
-        return len(x)
+            return len(x)
+        return len(x) if t in IMMUTABLE or isinstance(x, tuple) else length(r, x)
     r.type_of(x)
     method = r.lookup(t, "__len__")
     if isinstance(method, Function):
@@ -82,6 +97,8 @@ def _iter(r: Recorder, x: Any, *sentinel: Any) -> Any:
 
 def _next(r: Recorder, it: Any, *default: Any) -> Any:
     t = type(it)
+    if t is itertools.count and r.outside(it):
+        return advance(r, it)
     if t in FRESH_ITERATORS:
         old_iterator(r, it)
         return next(it, *default)
@@ -96,6 +113,39 @@ def _next(r: Recorder, it: Any, *default: Any) -> Any:
         if default:
             return default[0]
         raise
+
+
+def _iterators(cls: Any, callbacks: tuple[int, ...], iterables: slice) -> Callable[..., Any]:
+    """The model of a class of itertools whose arguments in these places are called, or iterated."""
+
+    def model(r: Recorder, *args: Any, **kwargs: Any) -> Any:
+        if cls is not itertools.repeat:
+            kwargs = {k: r.reveal(v) for k, v in kwargs.items()}
+        given = list(args)
+        given[iterables] = [iterate(x) for x in args[iterables]]
+        for k in callbacks:
+            if k < len(given):
+                given[k] = wrapped(r, given[k], truth if cls in _PREDICATES else lambda v: v)
+        return r.made(cls(*given, **kwargs))
+
+    return model
+
+
+_PREDICATES = (itertools.takewhile, itertools.dropwhile, itertools.filterfalse)
+
+
+def _accumulate(r: Recorder, xs: Any, func: Any = None, *, initial: Any = None) -> Any:
+    return r.made(
+        itertools.accumulate(iterate(xs), wrapped(r, operator.add if func is None else func), initial=initial)
+    )
+
+
+def _count(r: Recorder, start: Any = 0, step: Any = 1) -> Any:
+    return r.made(itertools.count(r.reveal(start), r.reveal(step)))
+
+
+def _chain_from(r: Recorder, cls: Any, xs: Any) -> Any:
+    return r.made(itertools.chain.from_iterable(iterate(x) for x in list(iterate(xs))))
 
 
 def _any(r: Recorder, xs: Any) -> bool:
@@ -176,7 +226,7 @@ def _container(cls: type) -> Any:
                 r.shallow(args[0])
                 args = (dict(dict.items(args[0])),) if is_base(type(args[0]), dict, "__iter__") else args
         else:
-            args = tuple(list(iterate(a)) for a in args)
+            args = tuple(list(iterate(a)) for a in args[:1]) + args[1:]
         if cls in (set, frozenset, dict):
             for a in args:
                 for v in a:
@@ -315,19 +365,66 @@ def _partial(r: Recorder, f: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _join(r: Recorder, sep: str, parts: Any) -> str:
-    return sep.join(list(iterate(parts)))
+    return joined(list(iterate(parts)), sep)
+
+
+def _str(r: Recorder, *args: Any, **kwargs: Any) -> str:
+    if len(args) == 1 and not kwargs:
+        return text_of(r, args[0])
+    for a in (*args, *kwargs.values()):
+        r.deep(a)
+    return str(*args, **kwargs)
+
+
+def _repr(r: Recorder, x: Any) -> str:
+    return text_of(r, x, None, 2)
+
+
+def _format(r: Recorder, x: Any, spec: Any = "") -> str:
+    return text_of(r, x, r.reveal(spec), 0)
 
 
 def _str_format(r: Recorder, text: str, *args: Any, **kwargs: Any) -> str:
-    for a in (*args, *kwargs.values()):
-        if type(a) not in IMMUTABLE and not r.is_tensor(a):
-            r.refuse("str.format of objects, which may read their attributes")
-        r.deep(a)
-    return plain(r, text.format, *args, **kwargs)
+    try:
+        return joined(_fields(r, r.reveal(text), args, kwargs, itertools.count()), "")
+    except (IndexError, KeyError, ValueError):  # what is wrong with it, Python says
+        return plain(r, text.format, *map(r.settle, args), **{k: r.settle(v) for k, v in kwargs.items()})
+
+
+def _fields(r: Recorder, text: str, args: tuple[Any, ...], kwargs: dict[str, Any], auto: Any) -> list[str]:
+    """The pieces of text.format(*args, **kwargs)."""
+    pieces: list[str] = []
+    for literal, field, spec, conversion in _string.formatter_parser(text):
+        pieces.append(literal)
+        if field is None:
+            continue
+        first, path = _string.formatter_field_name_split(field)
+        if first == "":
+            first = next(auto)
+        x = args[first] if isinstance(first, int) else kwargs[first]
+        for is_attribute, part in path:
+            x = attribute(r, x, part) if is_attribute else item(r, x, part)
+        spec = r.reveal(joined(_fields(r, spec or "", args, kwargs, auto), ""))
+        pieces.append(text_of(r, x, spec, " sra".index(conversion) if conversion else 0))
+    return pieces
+
+
+def _print(r: Recorder, *args: Any, sep: Any = None, end: Any = None, file: Any = None, flush: Any = False) -> None:
+    if not safe_stream(sys.stdout if file is None else file):
+        r.refuse(f"prints to {describe(sys.stdout if file is None else file)}")
+        print(*map(r.settle, args), sep=r.reveal(sep), end=r.reveal(end), file=file, flush=truth(flush))
+        return
+    texts = [text_of(r, x) for x in args]
+    more: dict[str, Any] = {} if file is None else {"file": file}
+    act(r, print, *texts, sep=r.reveal(sep), end=r.reveal(end), flush=truth(flush), **more)
 
 
 def _list_sort(r: Recorder, x: list[Any], *, key: Any = None, reverse: Any = False) -> None:
-    r.effect(x, "sort")
+    if r.outside(x):
+        r.shallow(x)
+        result = _sorted(r, list(x), key=key, reverse=reverse)
+        store_item(r, x, slice(None), tuple(result))
+        return
     if key is None:
         r.deep(x)
     plain(r, list.sort, x, key=wrapped(r, key, _read), reverse=truth(reverse))
@@ -336,7 +433,7 @@ def _list_sort(r: Recorder, x: list[Any], *, key: Any = None, reverse: Any = Fal
 def _dict_get(r: Recorder, x: dict[Any, Any], key: Any, default: Any = None) -> Any:
     hashable_key(r, key)
     value = dict.get(x, key, ABSENT)
-    if r.is_old(x):
+    if r.outside(x):
         value = r.read("item", x, key, value)
     return default if value is ABSENT else value
 
@@ -352,10 +449,13 @@ def _dict_contains(r: Recorder, x: dict[Any, Any], key: Any) -> bool:
 
 def _dict_setdefault(r: Recorder, x: dict[Any, Any], key: Any, default: Any = None) -> Any:
     value = _dict_get(r, x, key, ABSENT)
-    if value is ABSENT:
-        r.effect(x, "setdefault")
-        return x.setdefault(key, default)
-    return value
+    if value is not ABSENT:
+        return value
+    if r.outside(x):
+        store_item(r, x, key, default)
+    else:
+        dict.__setitem__(x, key, default)
+    return default
 
 
 def _operator(apply: Any, op: Any) -> Callable[..., Any]:
@@ -403,14 +503,21 @@ def _object_setattr(r: Recorder, x: Any, name: str, value: Any) -> None:
     raw = r.lookup(type(x), name)
     if isinstance(raw, property) and raw.fset is not None:
         if is_library(raw.fset.__module__):
+            value = r.settle(value)
             set_attribute(r, x, name, value) if r.is_tensor(x) else object.__setattr__(x, name, value)
         else:
             r.invoke(raw.fset, (x, value))
         return
     if raw is not ABSENT and not isinstance(raw, types.MemberDescriptorType) and is_data_descriptor(r, raw):
         r.refuse(f"sets the computed attribute {name} of {describe(x)}")
-    r.effect(x, f"sets {name}")
-    object.__setattr__(x, name, value)
+        object.__setattr__(x, name, r.settle(value))
+        return
+    r.type_of(x)
+    set_plainly(r, x, name, value, raw)
+
+
+def _object_delattr(r: Recorder, x: Any, name: str) -> None:
+    delete_plainly(r, x, name)
 
 
 def match(operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
@@ -462,9 +569,22 @@ MODELS: dict[Any, Callable[..., Any]] = {
     callable: _callable,
     hash: _hash,
     object: _object,
+    str: _str,
+    repr: _repr,
+    builtins.format: _format,
     functools.reduce: _reduce,
     functools.partial: _partial,
-    **{kind: _container(kind) for kind in (list, tuple, set, frozenset, dict)},
+    print: _print,
+    itertools.count: _count,
+    itertools.accumulate: _accumulate,
+    **{c: _iterators(c, (), slice(None)) for c in (itertools.chain, itertools.zip_longest, itertools.product)},
+    **{c: _iterators(c, (), slice(0, 1)) for c in (itertools.islice, itertools.cycle, itertools.pairwise)},
+    **{c: _iterators(c, (), slice(0, 1)) for c in (itertools.permutations, itertools.combinations)},
+    itertools.combinations_with_replacement: _iterators(itertools.combinations_with_replacement, (), slice(0, 1)),
+    itertools.repeat: _iterators(itertools.repeat, (), slice(0)),
+    itertools.starmap: _iterators(itertools.starmap, (0,), slice(1, 2)),
+    **{c: _iterators(c, (0,), slice(1, 2)) for c in _PREDICATES},
+    **{kind: _container(kind) for kind in (list, tuple, set, frozenset, dict, collections.deque)},
     operator.getitem: item,
     operator.contains: _operator_contains,
     operator.truth: _operator_truth,
@@ -477,6 +597,7 @@ MODELS: dict[Any, Callable[..., Any]] = {
 METHOD_MODELS: dict[tuple[type, str], Callable[..., Any]] = {
     (str, "join"): _join,
     (str, "format"): _str_format,
+    (itertools.chain, "from_iterable"): _chain_from,
     (list, "sort"): _list_sort,
     (dict, "get"): _dict_get,
     (dict, "__getitem__"): _dict_getitem,
@@ -486,8 +607,13 @@ METHOD_MODELS: dict[tuple[type, str], Callable[..., Any]] = {
     (type, "__call__"): _type_call,
 }
 
+# Models that pass opaque values on rather than look at them.
+KEEP_OPAQUE = frozenset((repr, builtins.format, setattr, print))
+MOVES = frozenset(((dict, "setdefault"), (str, "join"), (str, "format")))
+
 OBJECT_METHODS: dict[str, Callable[..., Any]] = {
     "__init__": _object_init,
     "__getattribute__": _object_getattribute,
     "__setattr__": _object_setattr,
+    "__delattr__": _object_delattr,
 }

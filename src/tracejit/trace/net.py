@@ -152,8 +152,9 @@ _SUPPORT = frozenset(
 
 
 def _is_ours(module: Any) -> bool:
-    """Modules that run no code of the user's: a collection may free machine code of ours at any time, by llvmlite."""
-    return isinstance(module, str) and module.partition(".")[0] in ("abc", "llvmlite")
+    """Modules that run no code of the user's: a collection may free machine code of ours at any time, by llvmlite,
+    and drop it from a weak dictionary."""
+    return isinstance(module, str) and module.partition(".")[0] in ("abc", "llvmlite", "weakref", "_weakrefset")
 
 
 def _is_support(module: Any) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import operator
+import re
 import types
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +13,8 @@ from tracejit.trace.attributes import CONTAINERS, Function, is_base, is_number, 
 from tracejit.trace.domain import is_library
 from tracejit.trace.iteration import iterate
 from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, VIEWS, Recorder, active, describe, is_namedtuple
-from tracejit.trace.scalars import OPAQUE
+from tracejit.trace.scalars import OPAQUE, OpaqueInt, OpaqueText
+from tracejit.trace.writes import hashable_key, length, mutate, present, store_item
 
 _NAMES = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "truediv", "floordiv": "floordiv", "mod": "mod", "pow": "pow",
@@ -29,7 +32,9 @@ def binary(operands: tuple[Any, Any, Callable[[Any, Any], Any]]) -> Any:
 
 def apply_binary(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> Any:
     """a op b, in place where op is."""
-    if type(a) in OPAQUE or type(b) in OPAQUE:
+    if type(a) in OPAQUE or type(b) in OPAQUE or type(b) is tuple:
+        if type(a) in (str, OpaqueText) and (text := _text(r, a, b, op)) is not None:
+            return text
         if (value := of_opaque(r, a, b, op)) is not ABSENT:
             return value
         a, b = r.reveal(a), r.reveal(b)
@@ -46,8 +51,8 @@ def apply_binary(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> 
     name = _NAMES.get(name.rstrip("_"), _NAMES.get(name, _NAMES.get(name + "_", name)))
     builtin = all(t in CONTAINERS or is_number(r, x) or is_namedtuple(t) for t, x in ((ta, a), (tb, b)))
     if builtin:
-        if inplace and ta in (list, dict, set):
-            r.effect(a, f"{op.__name__}")
+        if inplace and (ta in _CHANGED) and r.outside(a):
+            return mutate(r, a, f"__i{name}__", (b,), {})
         (r.deep if ta is str or ta in (set, frozenset) else r.shallow)(a)
         (r.deep if ta is str or r.is_tensor(a) else r.shallow)(b)
         return r.made(plain(r, op, a, b))
@@ -84,6 +89,25 @@ def apply_binary(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> 
     raise TypeError(f"unsupported operand type(s) for {op.__name__}: {ta.__name__!r} and {tb.__name__!r}")
 
 
+def _text(r: Recorder, a: str, b: Any, op: Callable[[Any, Any], Any]) -> str | None:
+    """a + b or a % b where opaque parts go into the text; None where they must be looked at."""
+    if op in (operator.add, operator.iadd) and type(b) in (str, OpaqueText):
+        return r.text(operator.add, a, b)
+    parts = b if type(b) is tuple else (b,)
+    if op not in (operator.mod, operator.imod) or not any(type(p) in OPAQUE for p in parts):
+        return None
+    if not all(type(p) in OPAQUE or type(p) in IMMUTABLE for p in parts):
+        return None
+    asked = r.unwatched(re.findall, r"%[-+ #0-9.]*(.)", a)
+    floats = all(type(p) is not OpaqueInt for p in parts)
+    return r.text(_percent, a, *parts, raises=not (set(asked) <= set("feEgGsr%" if floats else "dsr%")))
+
+
+def _percent(text: str, *parts: Any) -> str:
+    return text % parts
+
+
+_CHANGED: frozenset[type] = CONTAINERS - {tuple, frozenset}
 _NUMBERS: frozenset[type] = frozenset((*OPAQUE, float, int, bool))
 # All they do with a number is to cast it.
 _WITH_TENSORS = frozenset("add sub mul truediv pow lt le gt ge eq ne".split())
@@ -97,7 +121,7 @@ def of_opaque(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> Any
     if name not in _WITH_TENSORS:
         return ABSENT
     for x, t in ((a, b), (b, a)):
-        if type(x) in OPAQUE and r.is_tensor(t) and is_library(type(t).__module__):
+        if type(x) in OPAQUE and type(x) is not OpaqueText and r.is_tensor(t) and is_library(type(t).__module__):
             r.touch(t)
             if (stand_in := r.number_tensor(x, t, name)) is None:
                 return ABSENT
@@ -197,8 +221,8 @@ def contains_in(r: Recorder, x: Any, box: Any) -> bool:
     if isinstance(box, dict) and is_base(t, dict, "__contains__"):
         hashable_key(r, x)
         found = dict.get(box, x, ABSENT)
-        if r.is_old(box):
-            r.cell("item", box, x, found)
+        if r.outside(box):
+            present(r, "item", box, x, found)
         return found is not ABSENT
     if t in FRESH_ITERATORS and t not in VIEWS:
         return any(x is v or truth(apply_compare(r, v, x, operator.eq)) for v in iterate(box))
@@ -262,11 +286,9 @@ def truth(x: Any) -> bool:
         r.deep(x)
         return plain(r, bool, x)
     if t in CONTAINERS or is_namedtuple(t):
-        r.shallow(x)
-        return bool(x)
+        return truth(len(x) if isinstance(x, tuple) else length(r, x))
     if isinstance(x, dict) and is_base(t, dict, "__len__") and r.lookup(t, "__bool__") is ABSENT:
-        r.shallow(x)
-        return bool(x)
+        return truth(length(r, x))
     r.type_of(x)
     for name in ("__bool__", "__len__"):
         method = r.lookup(t, name)
@@ -304,7 +326,7 @@ def item(r: Recorder, x: Any, key: Any) -> Any:
         return x[key] if type(key) in IMMUTABLE else plain(r, operator.getitem, x, key)
     if isinstance(x, dict) and is_base(t, dict, "__getitem__"):
         return _dict_item(r, x, t, key)
-    if t is list:
+    if t is list or t is collections.deque or t is bytearray:
         r.deep(key)
         r.shallow(x)
         value = x[key] if type(key) in IMMUTABLE else plain(r, operator.getitem, x, key)
@@ -325,75 +347,32 @@ def item(r: Recorder, x: Any, key: Any) -> Any:
     return x[key]
 
 
-def hashable_key(r: Recorder, key: Any) -> Any:
-    """Dict and set look-ups hash and compare keys: fine for values, and for objects compared by identity."""
-    key = r.reveal(key)
-    if type(key) in IMMUTABLE or isinstance(key, (type, Function, *r.domain.constants)) or r.is_tensor(key):
-        return key
-    r.deep(key)
-    return key
-
-
 def _dict_item(r: Recorder, x: dict[Any, Any], t: type, key: Any) -> Any:
     hashable_key(r, key)
     value = dict.get(x, key, ABSENT)
-    if r.is_old(x):
+    if r.outside(x):
         value = r.read("item", x, key, value)
     if value is not ABSENT:
         return value
     missing = r.lookup(t, "__missing__")
     if isinstance(missing, Function):
         return r.invoke(missing, (x, key))
-    if missing is not ABSENT:
-        r.effect(x, "adds a default")
-        r.refuse("calls the default factory of a defaultdict") if not _safe_factory(x) else None
-    return r.made(x[key]) if missing is not ABSENT else x[key]
-
-
-def _safe_factory(x: Any) -> bool:
-    return getattr(x, "default_factory", None) in (list, dict, set, int, float, str, tuple)
-
-
-def store_item(operands: tuple[Any, Any, Any]) -> None:
-    """x[key] = value"""
-    value, x, key = operands
-    if (r := active()) is None:
+    if missing is ABSENT:
+        return x[key]  # raises
+    factory = getattr(x, "default_factory", None)
+    if r.outside(x):
+        r.cell("fattr", x, "default_factory", factory)
+    if factory is None:
+        return x[key]  # raises
+    if not (factory in _FACTORIES or isinstance(factory, Function)):
+        r.refuse("calls the default factory of a defaultdict")
+        return r.made(x[key])
+    value = r.invoke(factory, ())
+    if r.outside(x):
+        store_item(r, x, key, value)
+    else:
         x[key] = value
-        return
-    key = r.reveal(key)
-    if id(x) not in r.fresh:
-        value = r.settle(value)
-    t = type(x)
-    if r.is_tensor(x):
-        offer(r, key)
-        offer(r, value)
-        r.touch(x)
-        plain(r, operator.setitem, x, key, value)
-        return
-    if t is not list and t is not dict:
-        r.type_of(x)
-        setter = r.lookup(t, "__setitem__")
-        if isinstance(setter, Function):
-            r.invoke(setter, (x, key, value))
-            return
-        if not isinstance(x, (list, dict)):
-            r.refuse(f"item assignment on {describe(x)}")
-    hashable_key(r, key)
-    r.effect(x, "sets an item")
-    x[key] = value
+    return value
 
 
-def delete_item(operands: tuple[Any, Any]) -> None:
-    """del x[key]"""
-    x, key = operands
-    if (r := active()) is not None:
-        key = r.reveal(key)
-        deleter = r.lookup(type(x), "__delitem__")
-        if isinstance(deleter, Function):
-            r.invoke(deleter, (x, key))
-            return
-        hashable_key(r, key)
-        if not isinstance(x, (list, dict)):
-            r.refuse(f"item deletion on {describe(x)}")
-        r.effect(x, "deletes an item")
-    del x[key]
+_FACTORIES = (list, dict, set, int, float, str, tuple)

@@ -23,7 +23,8 @@ from tracejit.trace.recorder import Recorder, describe, is_namedtuple
 from tracejit.trace.scalars import OPAQUE
 
 __all__ = [
-    "Argument", "Built", "Container", "Grad", "Held", "Plan", "Planner", "Result", "Scalar", "Value", "View", "watch",
+    "Argument", "Built", "Computed", "Container", "Grad", "Held", "Plan", "Planner", "Result", "Scalar", "Value",
+    "View", "watch",
 ]  # fmt: skip
 
 
@@ -102,7 +103,16 @@ class Built:
     items: tuple[int, ...]
 
 
-Entry = Argument | Container | Held | Grad | Value | Result | Number | Scalar | View | Built
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """f of earlier entries: numbers, text and tensors. Plain Python, which `raises` for some of them."""
+
+    f: Callable[..., Any]
+    items: tuple[int, ...]
+    raises: bool
+
+
+Entry = Argument | Container | Held | Grad | Value | Result | Number | Scalar | View | Built | Computed
 
 
 def watch(x: Any, on_death: Callable[[Any], None] | None = None) -> Callable[[], Any]:
@@ -142,15 +152,18 @@ class Plan:
                     made.append(e.value)
                 case View():
                     made.append(e)  # built later: it wants its base's place on the tape
-                case Built():
+                case Built() | Computed():
                     made.append(e)
         return made
 
     def finish(self, domain: Domain, made: list[Any]) -> None:
-        """Build views and containers in `made`, once gradients are attached to the tensors they stand on."""
+        """Build views, containers and what is computed in `made`, once gradients are attached to the tensors they
+        stand on."""
         for i, e in enumerate(self.entries):
             if isinstance(e, View):
                 made[i] = domain.view(made[e.base], e.op, e.taped)
+            elif isinstance(e, Computed):
+                made[i] = e.f(*[made[k] for k in e.items])
             elif isinstance(e, Built):
                 items = [made[k] for k in e.items]
                 if e.kind is dict:
@@ -204,6 +217,8 @@ class Planner:
         if r.is_tensor(x):
             return self.tensor(x)
         if t in OPAQUE and not x.seen:
+            if x.recipe is not None:
+                return self.computed(x)
             if x.ref >= 0:
                 return self.add(x, Scalar(x.ref))
             self.outputs.append(x.node)
@@ -217,8 +232,33 @@ class Planner:
         if isinstance(x, (type, types.ModuleType)) or id(x) in self.reachable:
             return self.add(x, Held(watch(x, self.on_death)))
         # Not known to come from outside: it may have been made in the call, and would have to be new in every call.
-        r.refuse(f"returns {describe(x)}, which cannot be rebuilt")
+        r.refuse(f"returns or keeps {describe(x)}, which cannot be rebuilt")
         return self.add(x, Value(None))
+
+    def computed(self, x: Any) -> int:
+        """The entry of an opaque number or text with a recipe, which may stand on thousands of others."""
+        todo = [x]
+        while todo:
+            y = todo[-1]
+            parts = y.recipe.operands
+            waiting = [p for p in parts if type(p) in OPAQUE and not p.seen and p.recipe and id(p) not in self.known]
+            if waiting:
+                todo.extend(waiting)
+                continue
+            todo.pop()
+            if id(y) not in self.known:
+                self.add(y, Computed(y.recipe.f, tuple(map(self.entry, parts)), y.recipe.raises))
+        return self.known[id(x)]
+
+    def target(self, x: Any) -> int:
+        """The entry of an object from outside that an effect changes."""
+        if (found := self.known.get(id(x))) is not None:
+            return found
+        if id(x) in self.containers:
+            return self.add(x, Container(self.containers[id(x)]))
+        if id(x) not in self.reachable and id(x) not in self.r.dict_owner:
+            self.r.refuse(f"changes {describe(x)} of unknown origin")
+        return self.add(x, Held(watch(x, self.on_death)))
 
     def container(self, x: Any, t: type) -> int:
         if id(x) in self.open:
@@ -257,9 +297,9 @@ class Planner:
         found = self.known.get(id(x))
         return self.tensor(x) if found is None else found
 
-    def shown(self, root: int, others: Sequence[int]) -> set[int]:
+    def shown(self, roots: Sequence[int]) -> set[int]:
         """Entries that the caller gets to see, or whose place on the tape shows through a view."""
-        shown = {root, *others}
+        shown = set(roots)
         for i in reversed(range(len(self.entries))):
             e = self.entries[i]
             if isinstance(e, Built) and i in shown:
@@ -270,7 +310,13 @@ class Planner:
 
     def signature(self, name: Callable[[Any], int]) -> str:
         """Text that differs where two recordings of one path return different things; `name` tells objects apart."""
-        return repr([f"Held {name(e.get())}" if isinstance(e, Held) else repr(e) for e in self.entries])
+
+        def words(e: Entry) -> str:
+            if isinstance(e, Held):
+                return f"Held {name(e.get())}"
+            return f"Computed {describe(e.f)} {e.items}" if isinstance(e, Computed) else repr(e)
+
+        return repr(list(map(words, self.entries)))
 
     def plan(self) -> Plan:
         return Plan(tuple(self.entries))

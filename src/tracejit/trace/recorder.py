@@ -1,6 +1,6 @@
 """One open recording: which facts outside the tensors it relied on, what is fresh, and why it cannot be compiled.
 
-Deny by default. Every object is OLD (reading it needs a cell, writing it is an effect that refuses the recording)
+Deny by default. Every object is OLD (reading it needs a cell, writing it is an effect, which `journal.py` keeps)
 unless an audited allocation made it FRESH in this recording. A `Cell` is one fact about the world outside, to be
 checked before the trace is used again; `guard.py` makes them a checker.
 
@@ -9,10 +9,15 @@ The Tensor layer talks to `active()`: the graph side of what it says goes to `bu
 
 from __future__ import annotations
 
+import itertools
+import math
+import operator
 import struct
 import sys
 import threading
 import types
+import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +30,24 @@ from tracejit.ir.op import Op
 from tracejit.ir.types import TensorType
 from tracejit.trace.builder import GraphBuilder
 from tracejit.trace.domain import Domain
-from tracejit.trace.scalars import LARGEST, OPAQUE, Memory, Opaque, Source, Step, Tape, plain_number
+from tracejit.trace.journal import Journal
+from tracejit.trace.scalars import (
+    LARGEST,
+    OPAQUE,
+    RAISING,
+    SAFE,
+    Memory,
+    Opaque,
+    OpaqueInt,
+    OpaqueText,
+    Recipe,
+    Source,
+    Step,
+    Tape,
+    leaves,
+    made_of,
+    plain_number,
+)
 
 __all__ = ["ABSENT", "Cell", "Reason", "Recorder", "active", "bits", "opened"]
 
@@ -42,6 +64,10 @@ class Absent:
 
 
 ABSENT = Absent()
+
+
+class Refused(Exception):
+    """Recording goes no further."""
 
 
 class _Local(threading.local):
@@ -77,7 +103,10 @@ class Cell:
     kind      owner, key -> value
     item      dict, key -> value or ABSENT
     ivar      object, name -> entry of its __dict__ or ABSENT
-    dict      dict -> its items in order             list, set: likewise, a tuple
+    dict      dict -> its items in order             list, set, deque: likewise, a tuple
+    bytes     bytearray -> its bytes
+    len       builtin container -> its length
+    has       dict, key -> whether it is there
     member    object, descriptor of a slot -> value or ABSENT
     type      object -> its class
     ivars     object -> the items of its __dict__ in order
@@ -149,6 +178,7 @@ class Recorder:
         self.numbers = Tape()
         self.number_params: dict[int, tuple[Any, Node]] = {}  # place on the tape -> (tensor, parameter)
         self.looked: set[Any] = set()  # inputs that were looked at
+        self.journal = Journal()
         self.builder = GraphBuilder(where)
         self.tape_start = domain.tape_position()  # tape entries with a smaller `seq` were made outside
         # How hooks call: `calls.call`, set while the recording is open.
@@ -184,23 +214,29 @@ class Recorder:
             self.refuse(f"raises {describe(x)} made outside")
 
     def effect(self, target: Any, what: str) -> None:
-        """`target` is about to be changed: fine on fresh objects, refused on old ones."""
-        if id(target) in self.guarded or self.is_old(target):
+        """`target` is about to be changed in a way that cannot be replayed: fine on fresh objects only."""
+        if self.outside(target):
             self.refuse(f"changes an outside object: {what} on {describe(target)}")
 
     # -- what is fresh
 
     def made(self, x: Any) -> Any:
         """Mark x as made in this recording; returns it."""
-        if type(x) not in IMMUTABLE:
-            self.fresh[id(x)] = x
+        t, at = type(x), id(x)
+        if t is types.GeneratorType:  # what it does when it is dropped must happen when it would without us
+            fresh = self.fresh
+            fresh[at] = weakref.ref(x, lambda _: fresh.pop(at, None))
+        elif t not in IMMUTABLE:
+            self.fresh[at] = x
         return x
 
     def is_old(self, x: Any) -> bool:
         """Whether reading x needs a cell."""
-        if id(x) in self.fresh or id(x) in self.guarded:
-            return False
-        return not (self.is_tensor(x) and self.builder.made_here(x))
+        return self.outside(x) and id(x) not in self.guarded and id(x) not in self.journal.known
+
+    def outside(self, x: Any) -> bool:
+        """Whether writing x is an effect."""
+        return id(x) not in self.fresh and not (self.is_tensor(x) and self.builder.made_here(x))
 
     def is_value(self, x: Any) -> bool:
         """Whether x is an immutable number, text or constant of the library: nothing to guard inside it."""
@@ -219,13 +255,13 @@ class Recorder:
 
     def cell(self, kind: str, owner: Any, key: Any, value: Any) -> Any:
         """Record a fact, the first time it is read; returns `value`."""
-        kind, owner, k = self._locate(kind, owner, key)
-        if k not in self.cells:
+        kind, owner, k = self.locate(kind, owner, key)
+        if k not in self.cells and k not in self.journal.written:
             self.cells[k] = Cell(kind, owner, key, value, where() if kind in _SHOWN else None)
             self.keep.append((owner, key, value))
         return value
 
-    def _locate(self, kind: str, owner: Any, key: Any) -> tuple[str, Any, tuple[Any, ...]]:
+    def locate(self, kind: str, owner: Any, key: Any) -> tuple[str, Any, tuple[Any, ...]]:
         """(kind, owner, key among the cells) of a fact."""
         named = kind == "dict" or (kind == "item" and type(key) is str)
         if named and (holder := self.dict_owner.get(id(owner))) is not None:
@@ -236,15 +272,21 @@ class Recorder:
     # -- numbers
 
     def read(self, kind: str, owner: Any, key: Any, value: Any) -> Any:
-        """A fact whose value the recorded code goes on with: `cell`, or an input where it is a number that changed."""
+        """A fact whose value the recorded code goes on with: what was written there, or else a `cell`, or an input
+        where it is a number that changed."""
+        at, holder, k = self.locate(kind, owner, key)
+        written = self.journal.written
+        if k in written:
+            return written[k]
         t = type(value)
-        if (t is not float and t is not int) or type(key) not in _SIMPLE_KEYS:
+        if not self.is_old(owner):
+            return value
+        if (t is not float and t is not int) or (type(key) not in _SIMPLE_KEYS and kind != "member"):
             return self.cell(kind, owner, key, value)
-        at, holder, k = self._locate(kind, owner, key)
         if k in self.cells or not self.memory.widens(k, value, bits(value)):
             return self.cell(kind, owner, key, value)
         self.keep.append(holder)
-        place = self.numbers.put(k, Source(at, holder, key), value)
+        place = self.numbers.put(k, Source(at, holder, key.__name__ if kind == "member" else key), value)
         if bits(self.numbers.values[place]) != bits(value):  # written since it was first read
             self.refuse("a number outside changes during the call")
             return value
@@ -256,7 +298,13 @@ class Recorder:
 
     def scalar(self, f: Callable[..., Any], *operands: Any) -> Any:
         """f of numbers, some of them opaque: to be computed again in every call. A bool is guarded."""
-        operands = tuple(self.reveal(x) if type(x) is Opaque and x.ref < 0 else x for x in operands)
+        if any(type(x) in OPAQUE and x.ref < 0 for x in operands):
+            if f in SAFE or f in RAISING or f in (round, min, max):
+                return self._deferred(f, operands)
+            if (test := self._test(f, operands)) is not None:
+                self.builder.check(*test, "bool")
+                return f(*map(plain_number, operands))
+            operands = tuple(self.reveal(x) if type(x) in OPAQUE and x.ref < 0 else x for x in operands)
         plain = tuple(map(plain_number, operands))
         if all(a is b for a, b in zip(plain, operands)):
             return f(*plain)
@@ -278,9 +326,67 @@ class Recorder:
             return value
         return self.numbers.opaque(at)
 
+    def _deferred(self, f: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+        """f of numbers of which some are known only when the graph has run, and f can wait until then."""
+        plain = tuple(map(plain_number, operands))
+        floats = all(type(x) is float or (type(x) is int and abs(x) <= LARGEST) for x in plain)
+        odd = (f is round and (len(plain) != 2 or type(plain[1]) is not int or not 0 <= plain[1] < 16)) or (
+            f in (min, max) and any(type(x) is not float for x in plain)
+        )
+        if not floats or odd or any(type(x) is OpaqueText for x in operands):
+            return f(*map(self.reveal, operands))
+        try:
+            value = f(*plain)
+        except Exception as e:
+            self.refuse(f"{type(e).__name__} raised by {f.__name__} of numbers")
+            raise
+        if type(value) is not float:
+            return f(*map(self.reveal, operands))
+        constant = f in (operator.truediv, operator.itruediv) and type(operands[1]) is float and operands[1] != 0.0
+        raises = not constant and (f in RAISING or any(type(x) is OpaqueInt for x in operands))
+        return made_of(value, Recipe(f, operands, raises))
+
+    def _test(self, f: Callable[..., Any], operands: tuple[Any, ...]) -> tuple[Node, bool] | None:
+        """(node, what it must be): f of numbers from tensors as a question to the graph; None where it is none."""
+        found = [self._double(x) for x in operands]
+        nodes = [n for n in found if n is not None]
+        if f not in _TESTS or len(nodes) < len(found):
+            return None
+        name, swapped, inverted = _TESTS[f]
+        like = nodes[0]
+        if name in ("finite", "inf"):
+            limit = Node.of(Op.registry["const"](float("inf"), TensorType(float64, ())), ())  # type: ignore[call-arg]
+            name, nodes = ("lt" if name == "finite" else "eq"), [Node.of(Op.registry["abs"](), (like,)), limit]
+        elif len(nodes) == 1:
+            zero = Node.of(Op.registry["const"](0.0, TensorType(float64, ())), ())  # type: ignore[call-arg]
+            nodes = [like, zero if f is bool else like]
+        node = Node.of(Op.registry[name](), tuple(nodes[::-1] if swapped else nodes))
+        return node, bool(f(*map(plain_number, operands))) is not inverted
+
+    def _double(self, x: Any) -> Node | None:
+        """x as a node of type f64 with its exact value."""
+        t = type(x)
+        if (t is float) or (t is int and abs(x) <= LARGEST):
+            return Node.of(Op.registry["const"](float(x), TensorType(float64, ())), ())  # type: ignore[call-arg]
+        if t not in OPAQUE or t is OpaqueText or x.recipe is not None:
+            return None
+        if x.ref < 0 and not x.node.dtype.is_floating_point:
+            return None
+        node = x.node if x.ref < 0 else self._number_node(x)
+        return None if node is None else cast(node, float64)
+
+    def text(self, f: Callable[..., str], *operands: Any, raises: bool = False) -> str:
+        """f of opaque numbers, texts and tensors as text that waits until the graph has run."""
+        with opened(None):
+            value = self.unwatched(f, *map(plain_number, operands))
+        for x in operands:
+            if self.is_tensor(x):
+                self.journal.frozen.append((x, x._version.n))
+        return made_of(str.__str__(value), Recipe(f, operands, raises))
+
     def number_tensor(self, x: Any, like: Any, name: str) -> Any:
         """Opaque x as the tensor that stands for it as an operand of `name` beside tensor `like`; None: look at it."""
-        if name == "pow" and type(x) is not Opaque:
+        if (name == "pow" and type(x) is not Opaque) or type(x) is OpaqueText or x.recipe is not None:
             return None  # x ** 2 is a product
         dtype: DType = common_dtype(like, plain_number(x))
         if name == "truediv" and not dtype.is_floating_point:
@@ -323,7 +429,7 @@ class Recorder:
         for c in t.__mro__:
             found = c.__dict__.get(name, ABSENT)
             if c.__flags__ & _HEAP:
-                self.cell("class", c, name, found)
+                found = self.read("class", c, name, found)
             if found is not ABSENT:
                 return found
         return ABSENT
@@ -331,6 +437,8 @@ class Recorder:
     def stamp(self, t: type) -> None:
         """C code may call any protocol method of class t: guard on all of it."""
         if t.__flags__ & _HEAP:
+            if any(k[0] == "class" and any(k[1] == id(c) for c in t.__mro__) for k in self.journal.written):
+                self.refuse(f"C code reads class {describe(t)}, which the call has changed")
             self.cell("stamp", t, None, stamp_of(t))
 
     def type_of(self, x: Any) -> type:
@@ -343,14 +451,17 @@ class Recorder:
     def shallow(self, x: Any) -> None:
         """C code reads the elements of builtin container x, not what is inside them."""
         t = type(x)
-        if t is tuple or t in IMMUTABLE or not self.is_old(x):
+        if t is tuple or t in IMMUTABLE:
             return
-        if t is list:
-            self.cell("list", x, None, tuple(x))
-        elif isinstance(x, dict):
-            self.cell("dict", x, None, tuple(dict.items(x)))
-        elif t is set or t is frozenset:
-            self.cell("set", x, None, tuple(x))
+        self.journal.whole.add(id(x))
+        for v in self.journal.hidden.pop(id(x), ()):
+            self.reveal(v)
+        if not self.is_old(x):
+            return
+        if (kind := kind_of(x)) is not None:
+            self.cell(kind, x, None, self.journal.before[id(x)] if id(x) in self.journal.before else elements(x))
+            if id(x) in self.journal.before:
+                self.journal.known.add(id(x))
         elif not self.is_tensor(x) and not self.is_value(x):
             self.refuse(f"C code reads {describe(x)}")
 
@@ -369,7 +480,7 @@ class Recorder:
             return
         if depth > 6:
             self.refuse("C code reads a deeply nested container")
-        elif t is list or t is set or t is frozenset:
+        elif t is list or t is set or t is frozenset or t is deque:
             self.shallow(x)
             for v in tuple(x):
                 self.deep(v, depth + 1)
@@ -379,6 +490,8 @@ class Recorder:
         elif t is slice:
             for v in (x.start, x.stop, x.step):
                 self.deep(v, depth + 1)
+        elif t is bytearray:
+            self.shallow(x)
         elif t is dict or (t.__module__ == "collections" and issubclass(t, dict)):
             self.shallow(x)
             for k, v in tuple(dict.items(x)):
@@ -412,7 +525,7 @@ class Recorder:
 
     def reachable(self) -> set[int]:
         """Ids of everything that a cell found outside, or found something else through."""
-        found = set(self.found())
+        found = set(self.found()) | self.outer_cells.keys() | self.journal.anchors
         for c in self.cells.values():
             if c.kind not in ("tensor", "grad", "hooks"):
                 found |= {id(c.owner), id(c.key)}
@@ -478,6 +591,8 @@ class Recorder:
             self.made(context.__dict__)
         elif id(context) not in self.fresh or self.is_tensor(context) or self.closing:
             self.refuse(f"the library calls {getattr(fn, '__qualname__', fn)}")
+            if self.closing:
+                raise Refused  # the call is over: what the user's code does now it would do twice
             return fn(*args)
         return self.settle(self.invoke(fn, tuple(args)))
 
@@ -549,7 +664,7 @@ class Recorder:
         if is_constant(node):
             return value
         out = Opaque(value)
-        out.node, out.ref, out.seen = reshape(node, ()), -1, False
+        out.node, out.recipe, out.ref, out.seen = reshape(node, ()), None, -1, False
         return out
 
     def reveal(self, x: Any) -> Any:
@@ -559,10 +674,17 @@ class Recorder:
         value = plain_number(x)
         if not x.seen:
             x.seen = True
-            if x.ref < 0:
-                self.builder.check(x.node, value, "item")
-            else:
-                self._pin(x.ref, value)
+            for leaf in leaves(x) if x.recipe is not None else (x,):
+                if self.is_tensor(leaf):
+                    self.refuse("looks at the text of a tensor")
+                elif type(leaf) not in OPAQUE or (leaf.seen and leaf is not x):
+                    continue
+                elif leaf.ref < 0:
+                    self.builder.check(leaf.node, plain_number(leaf), "item")
+                else:
+                    self._pin(leaf.ref, plain_number(leaf))
+                if leaf is not x and type(leaf) in OPAQUE:
+                    leaf.seen = True
         return value
 
     def _pin(self, at: int, value: Any) -> None:
@@ -572,7 +694,7 @@ class Recorder:
             if entry.kind == "argument":
                 self.looked.add(entry.key)
             else:
-                self.looked.add(k := self._locate(entry.kind, entry.owner, entry.key)[2])
+                self.looked.add(k := self.locate(entry.kind, entry.owner, entry.key)[2])
                 self.memory.exact.add(k)
 
     def settle(self, x: Any) -> Any:
@@ -610,17 +732,35 @@ class Recorder:
             self.builder.check(reshape(one, ()), python_number(values[i]), kind)
 
 
+# f -> (op, whether its operands are swapped, whether its answer is turned round)
+_TESTS: dict[Any, tuple[str, bool, bool]] = {
+    operator.lt: ("lt", False, False),
+    operator.le: ("le", False, False),
+    operator.gt: ("lt", True, False),
+    operator.ge: ("le", True, False),
+    operator.eq: ("eq", False, False),
+    operator.ne: ("eq", False, True),
+    bool: ("eq", False, True),
+    math.isnan: ("eq", False, True),
+    math.isfinite: ("finite", False, False),
+    math.isinf: ("inf", False, False),
+}
 _SHOWN = frozenset(
-    ("ivar", "item", "closure", "member", "fattr", "dict", "list", "set", "ivars")
+    ("ivar", "item", "closure", "member", "fattr", "dict", "list", "set", "deque", "bytes", "len", "has", "ivars")
 )  # the line helps here
 _SIMPLE_KEYS: frozenset[type] = frozenset((str, int, type(None)))
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes whose contents can change
-_ITERATED: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), range(0), range(2**70), "", b"")
+_ITERATED: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), range(0), range(2**70), "", b"", bytearray())
 VIEWS: frozenset[type] = frozenset((type({}.keys()), type({}.values()), type({}.items())))
 FRESH_ITERATORS: frozenset[type] = VIEWS | frozenset(
     (
         *(types.GeneratorType, map, filter, zip, enumerate, reversed, type(reversed([])), type(reversed({}))),
         *(type(iter(x)) for x in _ITERATED),
+        *(type(iter(deque[int]())), type(reversed(deque[int]()))),
+        *(itertools.count, itertools.accumulate, itertools.chain, itertools.zip_longest, itertools.product),
+        *(itertools.islice, itertools.cycle, itertools.pairwise, itertools.permutations, itertools.combinations),
+        *(itertools.combinations_with_replacement, itertools.repeat, itertools.starmap, itertools.takewhile),
+        *(itertools.dropwhile, itertools.filterfalse),
     )
 )
 
@@ -667,6 +807,19 @@ def bits(x: Any) -> Any:
     if t is tuple:
         return (t, *map(bits, x))
     return (t, x)
+
+
+_KINDS: dict[type, str] = {list: "list", set: "set", frozenset: "set", deque: "deque", bytearray: "bytes"}
+
+
+def kind_of(x: Any) -> str | None:
+    """The kind of the cell that guards all elements of builtin container x."""
+    return "dict" if isinstance(x, dict) else _KINDS.get(type(x))
+
+
+def elements(x: Any) -> Any:
+    """The value of that cell."""
+    return tuple(dict.items(x)) if isinstance(x, dict) else bytes(x) if type(x) is bytearray else tuple(x)
 
 
 def describe(x: Any) -> str:

@@ -14,15 +14,15 @@ from tracejit import config
 from tracejit.errors import AutogradError
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
-from tracejit.trace import confirmed
+from tracejit.trace import confirmed, replay
 from tracejit.trace.builder import Check
 from tracejit.trace.domain import Domain
 from tracejit.trace.guard import Guard
 from tracejit.trace.guard import build as build_guard
 from tracejit.trace.key import Call
 from tracejit.trace.net import run
-from tracejit.trace.outputs import Argument, Grad, Held, Plan, Planner, Scalar, watch
-from tracejit.trace.recorder import Cell, Reason, Recorder, bits, opened, plain_numbers
+from tracejit.trace.outputs import Argument, Computed, Grad, Held, Plan, Planner, Scalar, watch
+from tracejit.trace.recorder import Cell, Reason, Recorder, Refused, bits, opened, plain_numbers
 from tracejit.trace.scalars import Memory, Numbers, Source, close
 
 __all__ = ["Backward", "Link", "Recording", "record"]
@@ -68,6 +68,7 @@ class Recording:
     plan: Plan
     root: int
     grads: tuple[tuple[int, int | None], ...]  # (entry of a tensor, entry of its .grad after the call or None)
+    deeds: tuple[replay.Deed, ...]  # what else the call does to the world, in order
     backward: Backward | None
     not_replayable: str | None  # why the graph may not be run again on the tape
     cells: tuple[Cell, ...]  # until `seal`
@@ -113,6 +114,8 @@ class Recording:
             if isinstance(found, str):
                 return found
             call.found = found
+        if self.deeds and (why := replay.ready(self.deeds)) is not None:
+            return why
         return "something it was recorded with is gone" if self.link.dead else None
 
 
@@ -186,8 +189,11 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
     planner = Planner(r, call, link)
     root = planner.entry(result)
     grads = tuple((planner.entry(t), None if g is None else planner.entry(g)) for t, g in r.grads.values())
+    deeds = replay.close(r, planner)
     updates = _updates(r)
-    backward = _backward(r, planner, root, grads)
+    if updates and any(isinstance(e, Computed) and e.raises for e in planner.entries):
+        r.refuse("computes with numbers from tensors what may raise, and writes outside tensors")
+    backward = _backward(r, planner, [root, *_shown_by(grads, deeds)])
     found = r.found()
     _check_names(r, call, found)
     cotangents = () if backward is None else backward.cotangents
@@ -209,6 +215,7 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
     digest = mark = ""
     if not r.reasons:
         places = f"{graph.fingerprint} {grads} {[position[id(t)] for t, _ in updates]} {root} {cotangents and 'taped'}"
+        places += replay.signature(deeds)
         digest = f"{places} {planner.signature(id)} {r.numbers.signature(id)}"
         at = Ordinals()
         mark = confirmed.mark(f"{places} {planner.signature(at)} {r.numbers.signature(at)}", r.codes.values())
@@ -224,6 +231,7 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
         plan=planner.plan(),
         root=root,
         grads=grads,
+        deeds=deeds,
         backward=backward,
         not_replayable=r.not_replayable or ("it writes outside tensors" if updates else None),
         cells=tuple(r.cells.values()),
@@ -287,9 +295,15 @@ def overlapping(domain: Domain, written: list[Any], all_tensors: list[Any]) -> b
     return False
 
 
-def _backward(r: Recorder, planner: Planner, root: int, grads: tuple[tuple[int, int | None], ...]) -> Backward | None:
+def _shown_by(grads: tuple[tuple[int, int | None], ...], deeds: tuple[replay.Deed, ...]) -> list[int]:
+    """The entries that others than the caller get to see."""
+    operands = [i for d in deeds for i in (*d.operands, *(k for _, k in d.keywords))]
+    return [*(g for _, g in grads if g is not None), *operands]
+
+
+def _backward(r: Recorder, planner: Planner, roots: list[int]) -> Backward | None:
     """The backward pass of the outputs that carry gradients, recorded while the recording is open."""
-    shown = planner.shown(root, [g for _, g in grads if g is not None])
+    shown = planner.shown(roots)
     carrying = [(e, t) for e, t in planner.fresh if e in shown and r.domain.has_tape(t)]
     if r.reasons or not carrying:
         return None
@@ -304,6 +318,8 @@ def _backward(r: Recorder, planner: Planner, root: int, grads: tuple[tuple[int, 
         if len(tensors) > 1:
             r.refuse("returns several tensors that carry gradients, some of whose tape was freed")
         return Backward(tuple(entries), (), (), ())
+    except Refused:
+        return None
     if isinstance(found, str):
         r.refuse(found)
         return None

@@ -9,13 +9,17 @@ guards its outcome; every other look at a number guards the number.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from tracejit.ir.node import Node
 
-__all__ = ["FUNCTIONS", "OPAQUE", "Memory", "Numbers", "Opaque", "OpaqueInt", "Source", "Tape", "plain_number"]
+__all__ = [
+    "FUNCTIONS", "OPAQUE", "RAISING", "SAFE", "Memory", "Numbers", "Opaque", "OpaqueInt", "OpaqueText", "Recipe",
+    "Source", "Tape", "leaves", "made_of", "plain_number",
+]  # fmt: skip
 
 Number = int | float
 LARGEST = 2**53  # an integer that is a parameter is exact in every type it may be cast to
@@ -25,11 +29,13 @@ class Opaque(float):
     """A float that recorded code may move about freely; looking at it goes through `Recorder.reveal`.
 
     It may be kept in locals and fresh containers, passed to Python functions and returned (then it is an output).
-    `node` is its value in the graph, where it was taken from a tensor; else `ref` is its place on the tape.
+    `node` is its value in the graph, where it was taken from a tensor; or `recipe` says what it is made of, which is
+    known when the graph has run; else `ref` is its place on the tape.
     """
 
-    __slots__ = ("node", "ref", "seen")
+    __slots__ = ("node", "recipe", "ref", "seen")
     node: Node | None
+    recipe: Recipe | None
     ref: int
     seen: bool
 
@@ -38,11 +44,30 @@ class OpaqueInt(int):
     """The same for an int; always on the tape."""
 
     node: Node | None
+    recipe: Recipe | None
     ref: int
     seen: bool
 
 
-OPAQUE: frozenset[type] = frozenset((Opaque, OpaqueInt))
+class OpaqueText(str):
+    """Text made of opaque numbers and tensors; always a recipe."""
+
+    node: Node | None
+    recipe: Recipe | None
+    ref: int
+    seen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """f of numbers, text and tensors, some of them opaque: plain Python that runs when the graph has run."""
+
+    f: Callable[..., Any]
+    operands: tuple[Any, ...]
+    raises: bool  # for some operands
+
+
+OPAQUE: frozenset[type] = frozenset((Opaque, OpaqueInt, OpaqueText))
 # Pure functions of numbers, beside the operators.
 FUNCTIONS: frozenset[Any] = frozenset(
     [
@@ -54,10 +79,46 @@ FUNCTIONS: frozenset[Any] = frozenset(
 )
 
 
+# Functions of floats that give a float whatever the floats are.
+_SAFE = (operator.add, operator.sub, operator.mul, operator.iadd, operator.isub, operator.imul)
+SAFE: frozenset[Any] = frozenset((*_SAFE, operator.neg, operator.pos, abs, float, math.fabs, math.copysign))
+# ... that give a float or raise.
+RAISING: frozenset[Any] = frozenset(
+    [
+        *(operator.truediv, operator.itruediv, math.exp, math.expm1, math.log, math.log10, math.log1p, math.log2),
+        *(math.pow, math.sqrt, math.sin, math.cos, math.tan, math.sinh, math.tanh, math.atan, math.atan2),
+    ]
+)
+
+
 def plain_number(x: Any) -> Any:
-    """x, as the float or int it is where it is an opaque one."""
+    """x, as the float, int or text it is where it is an opaque one."""
     t = type(x)
-    return float.__float__(x) if t is Opaque else int.__int__(x) if t is OpaqueInt else x
+    if t is Opaque:
+        return float.__float__(x)
+    return int.__int__(x) if t is OpaqueInt else str.__str__(x) if t is OpaqueText else x
+
+
+def made_of(value: Any, recipe: Recipe) -> Any:
+    """An opaque float or text that is `value` now."""
+    out = OpaqueText(value) if type(value) is str else Opaque(value)
+    out.node, out.recipe, out.ref, out.seen = None, recipe, -1, False
+    return out
+
+
+def leaves(x: Any) -> list[Any]:
+    """What opaque x is made of in the end: opaque numbers without a recipe, tensors, constants."""
+    found: list[Any] = []
+    stack, seen = [x], set[int]()
+    while stack:
+        y = stack.pop()
+        if id(y) not in seen:
+            seen.add(id(y))
+            if type(y) in OPAQUE and y.recipe is not None:
+                stack.extend(y.recipe.operands)
+            else:
+                found.append(y)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +183,7 @@ class Tape:
         """The number at a place, for recorded code to carry."""
         value = self.values[at]
         out = Opaque(value) if type(value) is float else OpaqueInt(value)
-        out.node, out.ref, out.seen = None, at, False
+        out.node, out.recipe, out.ref, out.seen = None, None, at, False
         return out
 
     def signature(self, name: Callable[[Any], int]) -> str:
@@ -203,4 +264,31 @@ def _contents_of(cell: Any, key: Any) -> Any:
         return None
 
 
-_READ: dict[str, Callable[[Any, Any], Any]] = {"ivar": _entry_of, "item": _item_of, "closure": _contents_of}
+def _length_of(x: Any, key: Any) -> Any:
+    return None if x is None else len(x)
+
+
+def _slot_of(o: Any, key: Any) -> Any:
+    return getattr(o, key, None)
+
+
+def count_state(count: Any) -> tuple[Any, Any]:
+    """(what an itertools.count gives next, its step)."""
+    parts = repr(count)[6:-1].split(", ")  # the only way to ask, on every version, that leaves it as it is
+    numbers = [float(p) if any(c in p for c in ".en") else int(p) for p in parts]
+    return numbers[0], numbers[1] if len(numbers) > 1 else 1
+
+
+def _next_of(count: Any, key: Any) -> Any:
+    return None if count is None else count_state(count)[0]
+
+
+_READ: dict[str, Callable[[Any, Any], Any]] = {
+    "ivar": _entry_of,
+    "class": _entry_of,
+    "item": _item_of,
+    "closure": _contents_of,
+    "len": _length_of,
+    "member": _slot_of,
+    "count": _next_of,
+}

@@ -19,6 +19,7 @@ import numpy as np
 
 from tracejit.codegen.compile import Executable, Miss, build
 from tracejit.ir.graph import Graph
+from tracejit.trace import replay
 from tracejit.trace.causes import Cause
 from tracejit.trace.domain import Array, Domain
 from tracejit.trace.key import Call
@@ -94,9 +95,16 @@ class Trace:
         made = rec.plan.build(domain, call, out)
         if rec.backward is not None:
             self.attach(domain, tensors, arrays, made, out)
-        rec.plan.finish(domain, made)
+        try:
+            rec.plan.finish(domain, made)
+        except Exception as e:  # from a number computed in Python, and then nothing was written: it will raise it again
+            if rec.updates:
+                raise
+            return f"{type(e).__name__} raised by what Python computes with numbers from tensors"
         for owner, value in rec.grads:
             domain.set_grad(made[owner], None if value is None else made[value])
+        if rec.deeds:
+            replay.run(rec.deeds, made)
         self.hits += 1
         return Hit(made[rec.root])
 
