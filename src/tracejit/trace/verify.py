@@ -19,12 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from tracejit.codegen.compile import Miss, build, solve, specialise
+from tracejit.codegen.compile import Miss, build
+from tracejit.codegen.extents import solver
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import Param
 from tracejit.ir.printer import excerpt
 from tracejit.ir.types import TensorType
+from tracejit.passes.bind import bind
 from tracejit.trace.domain import Array, Domain
 from tracejit.trace.key import Call
 from tracejit.trace.outputs import Computed, Number, Result, View
@@ -254,8 +256,8 @@ class _Interpreted:
     @classmethod
     def of(cls, graph: Graph, arrays: Sequence[Array]) -> _Interpreted:
         """`graph` interpreted; symbols become the extents of the arrays."""
-        if sizes := solve(graph, arrays):
-            graph = specialise(graph, sizes)
+        if sizes := solver(graph)(arrays):
+            graph = bind(graph, sizes)
         return cls(graph, arrays, _values(graph, arrays, None))
 
     @cached_property
