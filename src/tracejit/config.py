@@ -113,6 +113,7 @@ class _Modes(threading.local):
     """Per-thread modes that change what an op means; traces guard on them."""
 
     grad: bool = True
+    anomaly: bool = False  # backward passes look for NaN
 
 
 modes = _Modes()

@@ -21,9 +21,8 @@ from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import Array
 from tracejit.tensor import Tensor
-from tracejit.tensor.autograd import user_line
-from tracejit.tensor.domain import tape_position
 from tracejit.tensor.random import default_generator
+from tracejit.tensor.tape import tape_position, user_line
 from tracejit.trace import recorder as recording
 from tracejit.trace.builder import GraphBuilder
 
@@ -100,8 +99,11 @@ class _Recorder:
     def __init__(self, builder: GraphBuilder) -> None:
         self.builder = builder
         self.tape_start = tape_position()  # gradients flow through what was taped from here on
-        self.emit, self.assign = builder.emit, builder.assign
-        self.adopt, self.alias, self.alias_result = builder.adopt, builder.alias, builder.alias_result
+        self.emit, self.adopt = builder.emit, builder.adopt
+        self.alias, self.alias_result = builder.alias, builder.alias_result
+
+    def assign(self, target: Any, value: Any, taped: bool) -> None:
+        self.builder.assign(target, value)
 
     def look(self, kind: str, tensor: Any, value: Any) -> Any:
         if kind != "bool":
@@ -122,8 +124,14 @@ class _Recorder:
     def call(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
         return fn(*args)
 
+    def run_hook(self, hook: Callable[..., Any], args: Sequence[Any]) -> Any:
+        return hook(*args)
+
     def custom_rule(self, cls: Any) -> None:
         """The rule's ops are recorded as they run."""
+
+    def adopt_rule(self, grad_node: Any, results: Sequence[Any], carrying: Sequence[bool]) -> None:
+        """Its results are what the recorded ops gave."""
 
     def refuse(self, reason: str) -> NoReturn:
         raise ExportError(f"{_where() or 'the function'}: {reason}")

@@ -91,7 +91,7 @@ from tracejit.ops.composed import selection as _selection
 from tracejit.ops.composed.axes import axis_of as _axis_of
 from tracejit.tensor.autograd import no_grad
 from tracejit.tensor.random import rand
-from tracejit.tensor.tensor import Tensor, assign
+from tracejit.tensor.tensor import Tensor, assign, overwrite
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
@@ -119,7 +119,7 @@ unfold, fold = _pooling.im2col, _pooling.col2im
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """max(x, 0)."""
     out = _activation.relu(input)
-    return assign(input, out) if inplace else out
+    return overwrite(input, out) if inplace else out
 
 
 def relu_(input: Tensor) -> Tensor:
@@ -130,67 +130,67 @@ def relu_(input: Tensor) -> Tensor:
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """x limited to [0, 6]."""
     out = _activation.relu6(input)
-    return assign(input, out) if inplace else out
+    return overwrite(input, out) if inplace else out
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x where x > 0, else negative_slope * x."""
     out = _activation.leaky_relu(input, negative_slope)
-    return assign(input, out) if inplace else out
+    return overwrite(input, out) if inplace else out
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x where x > 0, else alpha * (e^x - 1)."""
     out = _activation.elu(input, alpha)
-    return assign(input, out) if inplace else out
+    return overwrite(input, out) if inplace else out
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x where x > 0, else alpha * (e^(x / alpha) - 1)."""
     out = _activation.celu(input, alpha)
-    return assign(input, out) if inplace else out
+    return overwrite(input, out) if inplace else out
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """The self-normalising elu."""
     out = _activation.selu(input)
-    return assign(input, out) if inplace else out
+    return overwrite(input, out) if inplace else out
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x * sigmoid(x)."""
     out = _activation.silu(input)
-    return assign(input, out) if inplace else out
+    return overwrite(input, out) if inplace else out
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * tanh(softplus(x))."""
     out = _activation.mish(input)
-    return assign(input, out) if inplace else out
+    return overwrite(input, out) if inplace else out
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """x limited to [min_val, max_val]."""
     out = _activation.hardtanh(input, min_val, max_val)
-    return assign(input, out) if inplace else out
+    return overwrite(input, out) if inplace else out
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """x / 6 + 1/2 limited to [0, 1]."""
     out = _activation.hardsigmoid(input)
-    return assign(input, out) if inplace else out
+    return overwrite(input, out) if inplace else out
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * hardsigmoid(x)."""
     out = _activation.hardswish(input)
-    return assign(input, out) if inplace else out
+    return overwrite(input, out) if inplace else out
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x where x > threshold, else value."""
     out = _activation.threshold(input, threshold, value)
-    return assign(input, out) if inplace else out
+    return overwrite(input, out) if inplace else out
 
 
 # --- randomness ----------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def _dropped(input: Tensor, shape: Sequence[int], p: float, training: bool, inpl
     if not training or p == 0:
         return input
     out = _attention.dropout(input, rand(*shape), p)
-    return assign(input, out) if inplace else out
+    return overwrite(input, out) if inplace else out
 
 
 def _channel_dropout(space: int, input: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
@@ -246,7 +246,7 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
     scale = ((1 - p) * (1 + p * low**2)) ** -0.5 if p < 1 else 0.0
     kept: Any = (rand(*input.shape) >= p).to(input.dtype)  # type: ignore[attr-defined]
     out: Any = (kept * input + (1 - kept) * low - low * p) * scale
-    return assign(input, out) if inplace else out
+    return overwrite(input, out) if inplace else out
 
 
 def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 from tracejit.ir import dtype as dt
 from tracejit.ir.dtype import DType
 from tracejit.nn.parameter import Buffer, Parameter
-from tracejit.tensor.autograd import no_grad
+from tracejit.tensor.autograd import Function, no_grad
 from tracejit.tensor.tensor import Device, Tensor
 
 __all__ = ["HookHandle", "IncompatibleKeys", "Module"]
@@ -75,6 +75,7 @@ class Module:
     _forward_hooks: dict[int, Any]  # (hook, wants kwargs, runs also after an error)
     _forward_pre_hooks: dict[int, Any]  # (hook, wants kwargs)
     _backward_hooks: dict[int, Any]
+    _backward_pre_hooks: dict[int, Any]
     _state_dict_hooks: dict[int, Any]
     _load_state_dict_pre_hooks: dict[int, Any]
     _load_state_dict_post_hooks: dict[int, Any]
@@ -94,6 +95,7 @@ class Module:
         d["_forward_hooks"] = {}
         d["_forward_pre_hooks"] = {}
         d["_backward_hooks"] = {}
+        d["_backward_pre_hooks"] = {}
         d["_state_dict_hooks"] = {}
         d["_load_state_dict_pre_hooks"] = {}
         d["_load_state_dict_post_hooks"] = {}
@@ -203,7 +205,7 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} defines no forward()")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not (self._forward_hooks or self._forward_pre_hooks or self._backward_hooks):
+        if not (self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks):
             return self.forward(*args, **kwargs)
         return self._call_with_hooks(args, kwargs)
 
@@ -214,9 +216,9 @@ class Module:
                 args, kwargs = changed
             elif changed is not None:
                 args = changed if isinstance(changed, tuple) else (changed,)
-        watch = _BackwardWatch(self, list(self._backward_hooks.values())) if self._backward_hooks else None
-        if watch is not None:
-            args = watch.inputs(args)
+        see_output = None
+        if self._backward_hooks or self._backward_pre_hooks:
+            args, see_output = self._watch_backward(args)
         try:
             out = self.forward(*args, **kwargs)
         except Exception:
@@ -228,7 +230,33 @@ class Module:
             changed = hook(self, args, kwargs, out) if with_kwargs else hook(self, args, out)
             if changed is not None:
                 out = changed
-        return out if watch is None else watch.outputs(out)
+        return out if see_output is None else _watched(out, see_output)
+
+    def _watch_backward(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+        """(arguments whose gradients run the backward hooks, what is to see the gradients of the outputs)."""
+        hooks, pre_hooks = list(self._backward_hooks.values()), list(self._backward_pre_hooks.values())
+        grad_output: list[Any] = [None]  # once it is known
+        count = len(args)
+        waits = any(isinstance(a, Tensor) and a.requires_grad for a in args)
+
+        def run_hooks(grad_input: Any) -> Any:
+            for hook in hooks:
+                changed = hook(self, grad_input, grad_output[0])
+                if changed is not None:
+                    grad_input = changed if isinstance(changed, tuple) else (changed,)
+            return grad_input
+
+        def see_output(grads: Any) -> Any:
+            for hook in pre_hooks:
+                changed = hook(self, grads)
+                if changed is not None:
+                    grads = changed if isinstance(changed, tuple) else (changed,)
+            grad_output[0] = grads
+            if not waits:
+                run_hooks((None,) * count)
+            return grads
+
+        return _watched(args, run_hooks) if hooks else args, see_output
 
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
@@ -245,6 +273,10 @@ class Module:
     def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> HookHandle:
         """Call `hook(module, grad_input, grad_output)` when the inputs' gradients are known; it may replace them."""
         return _add_hook(self._backward_hooks, hook, prepend)
+
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> HookHandle:
+        """Call `hook(module, grad_output)` when the outputs' gradients are known; it may replace them."""
+        return _add_hook(self._backward_pre_hooks, hook, prepend)
 
     # -- walking the tree
 
@@ -583,55 +615,38 @@ def _indented(text: str) -> str:
     return text.replace("\n", "\n  ")
 
 
-class _BackwardWatch:
-    """One call of a module with backward hooks: gathers the gradients at both ends, then calls the hooks."""
+class _Seen(Function):
+    """Passes tensors on; their gradients go through `notice`, all at once."""
 
-    def __init__(self, module: Module, hooks: list[Any]) -> None:
-        self.module, self.hooks = module, hooks
-        self.grad_output: list[Tensor | None] = []
-        self.watched: list[int] = []  # positions among the arguments
-        self.count = 0
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Any:
+        notice, *tensors = args
+        ctx.notice = notice
+        ctx.set_materialize_grads(False)
+        return tuple(tensors)
 
-    def inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments, those with gradients as copies whose gradient is seen here."""
-        self.count = len(args)
-        out: list[Any] = []
-        for i, a in enumerate(args):
-            if isinstance(a, Tensor) and a.requires_grad:
-                self.watched.append(i)
-                a = a.clone()
-                a.register_hook(self._on_input)
-            out.append(a)
-        return tuple(out)
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return (None, *ctx.notice(grads))
 
-    def outputs(self, out: Any) -> Any:
-        """The results, their gradients seen here."""
-        results: list[Any] = list(out) if isinstance(out, (tuple, list)) else [out]  # pyright: ignore[reportUnknownArgumentType]
-        self.grad_output = [None] * len(results)
-        for i, r in enumerate(results):
-            if isinstance(r, Tensor) and r.requires_grad:
-                r = results[i] = r.clone()
-                r.register_hook(lambda g, i=i: self._on_output(i, g))
-        if isinstance(out, tuple):
-            return tuple(results)
-        return results if isinstance(out, list) else results[0]
 
-    def _on_output(self, i: int, g: Tensor) -> None:
-        self.grad_output[i] = g
-        if not self.watched:
-            for hook in self.hooks:
-                hook(self.module, (None,) * self.count, tuple(self.grad_output))
+def _watched(values: Any, notice: Any) -> Any:
+    """`values` (a tensor or a tuple), so that gradients of those that require one pass through `notice(gradients)`."""
+    several: list[Any] = list(values) if isinstance(values, (tuple, list)) else [values]
+    at = [i for i, x in enumerate(several) if isinstance(x, Tensor) and x.requires_grad]
+    if not at:
+        return values
+    count = len(several)
 
-    def _on_input(self, g: Tensor) -> Tensor | None:
-        if len(self.watched) != 1:
-            raise NotImplementedError(
-                f"a full backward hook on {type(self.module).__name__} sees modules with one differentiable argument, "
-                f"this call has {len(self.watched)}"
-            )
-        (at,) = self.watched
-        grads: tuple[Any, ...] = tuple(g if i == at else None for i in range(self.count))
-        for hook in self.hooks:
-            changed = hook(self.module, grads, tuple(self.grad_output))
-            if changed is not None:
-                grads = changed if isinstance(changed, tuple) else (changed,)  # pyright: ignore[reportUnknownVariableType]
-        return grads[at]
+    def spread(grads: Any) -> Any:
+        full: list[Any] = [None] * count
+        for i, g in zip(at, grads):
+            full[i] = g
+        changed = notice(tuple(full))
+        return tuple([changed[i] for i in at])
+
+    for i, x in zip(at, _Seen.apply(spread, *[several[i] for i in at])):
+        several[i] = x
+    if isinstance(values, tuple):
+        return tuple(several)
+    return several if isinstance(values, list) else several[0]

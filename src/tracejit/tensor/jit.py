@@ -13,10 +13,18 @@ from tracejit import config
 from tracejit.ir import dtype as dt
 from tracejit.ir.op import Op
 from tracejit.tensor.autograd import no_grad
-from tracejit.tensor.domain import CompiledNode, record_backward, tape_position
+from tracejit.tensor.domain import (
+    attach_rule,
+    attach_segment,
+    fill_rule,
+    hook_on,
+    kept_behind,
+    record_backward,
+)
 from tracejit.tensor.random import default_generator
+from tracejit.tensor.tape import edge_of, tape_position
 from tracejit.tensor.tensor import Device, Tensor, apply, current_grad_fn, needs_grad, wrap
-from tracejit.trace.domain import Anatomy, Array, Domain
+from tracejit.trace.domain import Anatomy, Array, Domain, Tape
 
 __all__ = ["DOMAIN", "assume_constant", "callback", "compile", "disable", "eager", "explain", "pure"]
 
@@ -57,9 +65,9 @@ def _view(parent: Tensor, op: Op, taped: bool) -> Tensor:
         return apply(op, (parent,))
 
 
-def _written(t: Tensor) -> None:
-    t._version.n += 1
-    t._version.where = "a compiled call"
+def _written(t: Tensor, times: int, where: str | None) -> None:
+    t._version.n += times
+    t._version.where = where
     t._seen = t._version.n
 
 
@@ -73,6 +81,7 @@ DOMAIN = Domain(
     facts=_facts,
     needs_grad=needs_grad,
     has_tape=lambda t: current_grad_fn(t) is not None,
+    edge=edge_of,
     wrap=_wrap,
     view=_view,
     written=_written,
@@ -83,9 +92,7 @@ DOMAIN = Domain(
     constants=(dt.DType, Device),
     library_tensors=lambda: (default_generator.state,),
     modes=lambda: (config.modes.grad,),
-    tape_position=tape_position,
-    record_backward=record_backward,
-    attach=CompiledNode,
+    tape=Tape(tape_position, kept_behind, record_backward, attach_segment, attach_rule, fill_rule, hook_on),
     anatomy=Anatomy(
         slots={name: Tensor.__dict__[name] for name in Tensor.__slots__ if name != "__weakref__"},
         array="_array",

@@ -20,6 +20,7 @@ from tracejit.tensor import creation, random, sets
 from tracejit.tensor.calling import public
 from tracejit.tensor.indexing import getitem, index_put, nonzero, setitem
 from tracejit.tensor.layout import MemoryFormat, channels_last, channels_last_3d, strided
+from tracejit.tensor.tape import preserve, tape_position
 from tracejit.tensor.tensor import CPU, Device, Tensor, assign, wrap_scalar
 from tracejit.trace import recorder as recording
 
@@ -102,9 +103,12 @@ def _transposed(x: Tensor) -> Tensor:
 def _inplace(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
     @wraps(fn)
     def write(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        start = tape_position()
         out = fn(self, *args, **kwargs)
         if not isinstance(out, Tensor):
             return NotImplemented
+        if out._grad_fn is not None:
+            preserve(self, out, start)
         if out._array.shape != self._array.shape:
             raise OpError(f"{name} of {self.type} gives {out.type}, which does not fit in place")
         return assign(self, out)

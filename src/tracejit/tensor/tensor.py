@@ -21,11 +21,11 @@ from tracejit.ir.node import Value, binary, cast, expand_to
 from tracejit.ir.op import Array, Op
 from tracejit.ir.types import TensorType
 from tracejit.tensor import autograd
-from tracejit.tensor.autograd import OpNode
 from tracejit.tensor.kernels import evaluate
+from tracejit.tensor.tape import GradNode, OpNode, preserve, user_line
 from tracejit.trace import recorder as recording
 
-__all__ = ["Size", "Tensor", "Version", "apply", "assign"]
+__all__ = ["Size", "Tensor", "Version", "apply", "assign", "overwrite"]
 
 # Ops whose NumPy result may share memory with their first input.
 VIEW_OPS = frozenset({"reshape", "transpose", "slice", "broadcast", "flip", "unfold", "stop_gradient"})
@@ -136,9 +136,9 @@ class Tensor(Value):
     _seen: int  # the version for which `_grad_fn` of a view is right
     _leaf_requires_grad: bool
     _grad: Tensor | None
-    _grad_fn: autograd.GradNode | None
+    _grad_fn: GradNode | None
     _index: int  # which result of `_grad_fn` this is
-    _hooks: dict[int, Callable[[Tensor], Tensor | None]] | None
+    _hooks: dict[int, Any] | None  # of a leaf: on its gradient, and `PostAccumulate` ones
 
     def __init__(self, array: Any = None, *, requires_grad: bool = False) -> None:
         array = np.zeros(0, dt.default().numpy) if array is None else array
@@ -215,7 +215,7 @@ class Tensor(Value):
         return self
 
     @property
-    def grad_fn(self) -> autograd.GradNode | None:
+    def grad_fn(self) -> GradNode | None:
         """The tape entry that made this tensor, None for leaves."""
         return current_grad_fn(self)
 
@@ -281,6 +281,10 @@ class Tensor(Value):
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> autograd.Handle:
         """Call `hook(grad)` when this tensor's gradient is known; a returned tensor replaces it."""
         return autograd.register_hook(self, hook)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> autograd.Handle:
+        """Call `hook(self)` after a backward pass has added to `.grad` of this leaf."""
+        return autograd.register_post_accumulate_grad_hook(self, hook)
 
     def detach(self) -> Tensor:
         """The same memory, cut off from the gradient tape."""
@@ -464,7 +468,7 @@ def _copy_op() -> Op:
     return Op.registry["copy"]()
 
 
-def current_grad_fn(t: Tensor) -> autograd.GradNode | None:
+def current_grad_fn(t: Tensor) -> GradNode | None:
     """The tape entry of `t`, made anew where `t` is a view whose memory was written since."""
     if t._parent is None or t._seen == t._version.n:
         return t._grad_fn
@@ -577,17 +581,17 @@ def assign(target: Tensor, value: Any) -> Tensor:
         value = value.clone()  # a leaf written into other memory: its tape entry is a copy
     levels = [(target, value)]
     if taped or r is not None:
-        levels += _written_parents(target, value)
+        levels += _written_parents(target, value, None if taped else r)
     source = value._array
     if np.may_share_memory(source, target._array):
         source = source.copy()
     np.copyto(target._array, source)
     version = target._version
     version.n += 1
-    version.where = autograd.user_line()
+    version.where = user_line()
     for t, v in levels:
         if r is not None:
-            r.assign(t, v)
+            r.assign(t, v, taped)
         if taped:
             t._grad_fn, t._index = v._grad_fn, v._index
             taped = t._view is None or t._view.name != "stop_gradient"  # the tape does not reach past a detach
@@ -598,15 +602,29 @@ def assign(target: Tensor, value: Any) -> Tensor:
     return target
 
 
+def overwrite(target: Tensor, result: Tensor) -> Tensor:
+    """Write `result`, just computed from `target`, into it; what the gradient needs of the old value is kept."""
+    if result._grad_fn is not None:
+        fn = current_grad_fn(target)
+        preserve(target, result, 0 if fn is None else fn.seq + 1)
+    return assign(target, result)
+
+
 def overlaps(a: Array) -> bool:
     """Whether several elements of `a` share memory, as an expanded axis makes them."""
     return 0 in a.strides and a.size > 0 and any(s == 0 and d > 1 for s, d in zip(a.strides, a.shape, strict=True))
 
 
-def _written_parents(target: Tensor, value: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """(tensor, its value after the write) for everything `target` is a view of, nearest first."""
+def _written_parents(target: Tensor, value: Tensor, r: Any) -> list[tuple[Tensor, Tensor]]:
+    """(tensor, its value after the write) for everything `target` is a view of, nearest first.
+
+    With a recording only as far as it knows these tensors: what it has not read yet is just noted.
+    """
     out: list[tuple[Tensor, Tensor]] = []
     while (p := target._parent) is not None:
+        if r is not None and not r.builder.knows(p):
+            r.builder.write_through(p)
+            break
         assert target._view is not None
         value = put(target._view, shadow(p), value)
         out.append((p, value))

@@ -65,7 +65,11 @@ class GraphBuilder:
         self.sources: list[Any] = []  # the outside tensor behind each parameter
         self.checks: list[Check] = []
         self.written: dict[int, Any] = {}  # outside tensors written, in order of first write
-        self.grad_nodes: dict[int, tuple[Any, list[Node]]] = {}
+        self.grad_nodes: dict[int, tuple[Any, list[Any]]] = {}
+        self.places: dict[tuple[int, int], Node] = {}  # (id of a tape entry, result) -> the value that stands there
+        self.versions: dict[int, int] = {}  # by id, the versions of outside tensors when they were first met
+        self.through: dict[int, Any] = {}  # outside tensors not met so far, written through a view
+        self.lost = False  # ... of which one was read afterwards
         self.locate = locate or (lambda: None)
         self.ops = 0
 
@@ -73,10 +77,12 @@ class GraphBuilder:
 
     def input(self, tensor: Any, label: str) -> Node:
         """Make an outside tensor a parameter of the graph."""
+        self.lost = self.lost or id(tensor) in self.through
         node = param(label, tensor.type)
         self.params.append(node)
         self.sources.append(tensor)
         self.bindings[id(tensor)] = Binding(tensor, node, tensor._version.n, True)
+        self.versions[id(tensor)] = tensor._version.n
         return node
 
     def knows(self, tensor: Any) -> bool:
@@ -117,6 +123,8 @@ class GraphBuilder:
         made = self._emit(op, nodes)
         for t, n in zip(outputs, made if isinstance(made, tuple) else (made,), strict=True):
             self.bindings[id(t)] = Binding(t, n, t._version.n, False)
+            if t._grad_fn is not None:
+                self.places[id(t._grad_fn), t._index] = n
 
     def _emit(self, op: Op, nodes: Sequence[Node]) -> Any:
         made = Node.build(op, nodes)
@@ -137,6 +145,19 @@ class GraphBuilder:
         if b.outside:
             self.written.setdefault(id(tensor), tensor)
 
+    def write_through(self, tensor: Any) -> None:
+        """The memory of `tensor`, which was not met so far, was written through a view of it."""
+        while tensor is not None:
+            self.through[id(tensor)] = tensor
+            tensor = tensor._parent
+
+    def rebind(self, tensor: Any, op: Op) -> Node:
+        """The value of `tensor` becomes `op` of what it is, so that it is a node of its own."""
+        b = self.bindings[id(tensor)]
+        b.node = self._emit(op, [self.node_of(tensor)])
+        b.seen = tensor._version.n
+        return b.node
+
     def bind(self, tensor: Any, node: Node) -> None:
         """A tensor made in this recording stands for `node`."""
         self.bindings[id(tensor)] = Binding(tensor, node, tensor._version.n, False)
@@ -150,15 +171,16 @@ class GraphBuilder:
     def adopt(self, grad_node: Any, results: Sequence[Any]) -> None:
         """A tape entry was made for results that are about to be recorded."""
         self.grad_nodes[id(grad_node)] = (grad_node, list(results))
+        for i, t in enumerate(results):
+            if id(t) in self.bindings:  # a view on the tape again, after a write
+                self.places[id(grad_node), i] = self.node_of(t)
 
     def alias_result(self, new: Any, grad_node: Any, index: int) -> None:
         """`new` is a handle on result `index` of a tape entry as it was when made."""
         entry = self.grad_nodes.get(id(grad_node))
         if entry is None:
             return  # made before this recording: `new` is an outside tensor
-        result = entry[1][index]
-        b = self.bindings[id(result)]
-        self.bindings[id(new)] = Binding(new, b.node, new._version.n, False)
+        self.bindings[id(new)] = Binding(new, self.places[id(grad_node), index], new._version.n, False)
 
     # -- value guards
 

@@ -146,7 +146,8 @@ def call_function(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[st
         args = _with_number(r, f, args, kwargs)
         args, kwargs = tuple(map(r.settle, args)), {k: r.settle(v) for k, v in kwargs.items()}
         for a in (*args, *kwargs.values()):
-            offer(r, a)
+            if f.__qualname__ not in _KEEPS_FUNCTIONS or r.is_tensor(a):
+                offer(r, a)
         return library_result(r, plain(r, f, *args, **kwargs), (*args, *kwargs.values()))
     if is_recorder(f.__globals__.get("__name__")):
         if id(f) not in r.fresh:
@@ -211,12 +212,11 @@ def _identify(r: Recorder, f: Any, *, hooked: bool = False) -> None:
             r.cell("closure", c, None, ABSENT)
 
 
+# Library functions that only keep or pass on a function they are given; hooks are called by `Recorder.run_hook`.
+_KEEPS_FUNCTIONS = frozenset(("Tensor.register_hook", "Tensor.register_post_accumulate_grad_hook", "Function.apply"))
 _REFUSED = frozenset(
     (
         "Tensor.detach_",
-        "Tensor.retain_grad",
-        "register_hook",
-        "Tensor.register_hook",
         "initial_seed",
         "Generator.initial_seed",
         "storage_offset",

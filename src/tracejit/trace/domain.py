@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Anatomy", "Array", "Domain", "is_library", "is_recorder"]
+from tracejit.ir.graph import Graph
+from tracejit.ir.node import Node
+
+__all__ = ["Anatomy", "Array", "Domain", "Replay", "Tape", "is_library", "is_recorder"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -41,6 +44,28 @@ class Anatomy:
     # array's dtype, shape, strides and writeable flag, decide `Domain.facts`; None where more does
 
 
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """How to compute a segment's gradients on the tape, for gradients of gradients."""
+
+    graph: Graph  # (cotangents, parameters) -> gradients, then whatever `off_tape` counts on
+    off_tape: Mapping[Node, Node | None]
+    sources: Mapping[Node, int]  # the value behind an edge of the segment -> the edge
+
+
+@dataclass(frozen=True)
+class Tape:
+    """Cutting the gradient tape of a recording, and rebuilding it: see tensor/domain.py."""
+
+    position: Callable[[], int]
+    kept_behind: Callable[[Sequence[Any], int], list[tuple[Any, list[Any]]]]
+    record_backward: Callable[[Any, Sequence[Any], int], Sequence[Any]]
+    attach_segment: Callable[..., Any]
+    attach_rule: Callable[..., Any]
+    fill_rule: Callable[..., None]
+    hook_on: Callable[..., None]
+
+
 @dataclass(frozen=True)
 class Domain:
     """The tensor type and what can be asked of a tensor."""
@@ -50,9 +75,10 @@ class Domain:
     facts: Callable[[Any], tuple[Any, ...]]  # what an op on it may depend on besides its elements, hashable
     needs_grad: Callable[[Any], bool]
     has_tape: Callable[[Any], bool]  # made by an op on the gradient tape
+    edge: Callable[[Any], Any]  # its place on the tape: (entry, result), itself where it is a leaf, or None
     wrap: Callable[[Array, bool], Any]  # a fresh leaf over an array, requiring grad or not
     view: Callable[[Any, Any, bool], Any]  # (parent, view op, on the tape): the view
-    written: Callable[[Any], None]  # the memory of a tensor was written
+    written: Callable[[Any, int, str | None], None]  # the memory of a tensor was written so often, last there
     parent: Callable[[Any], tuple[Any, Any] | None]  # (tensor, view op) of a view
     get_grad: Callable[[Any], Any]
     set_grad: Callable[[Any, Any], None]
@@ -60,7 +86,5 @@ class Domain:
     constants: tuple[type, ...]  # immutable values of the library: dtypes, devices
     library_tensors: Callable[[], tuple[Any, ...]]  # state that the library owns: the default generator's
     modes: Callable[[], tuple[Any, ...]]  # what changes the meaning of ops: grad mode
-    tape_position: Callable[[], int]
-    record_backward: Callable[[Any, Sequence[Any], int], Any]  # (builder, outputs, tape start): see tensor/domain.py
-    attach: Callable[..., Any]  # (sources, outputs, saved, run, replay, guards): one tape entry for a compiled call
+    tape: Tape
     anatomy: Anatomy | None = None  # None: tensors are asked, not read

@@ -7,6 +7,7 @@ every call. What cannot be rebuilt refuses the recording.
 
 from __future__ import annotations
 
+import functools
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -105,7 +106,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """f of earlier entries: numbers, text and tensors. Plain Python, which `raises` for some of them."""
+    """f of earlier entries: numbers, text, tensors, functions made in the call. Plain Python, may raise if `raises`."""
 
     f: Callable[..., Any]
     items: tuple[int, ...]
@@ -190,6 +191,26 @@ def axis_order(a: Array) -> tuple[int, ...] | None:
     return None if order == tuple(range(a.ndim)) else order
 
 
+def _method(x: Any, name: str) -> Any:
+    return getattr(x, name)
+
+
+def _function(
+    code: Any, space: Any, name: str, qualname: str, defaults: Any, keyword_defaults: Any, *cells: Any
+) -> types.FunctionType:
+    f = types.FunctionType(code, space, name, defaults, cells)
+    f.__kwdefaults__, f.__qualname__ = keyword_defaults, qualname
+    return f
+
+
+def contents(cell: Any) -> tuple[Any, ...]:
+    """What is in a closure cell, as a tuple of one; () if it is empty."""
+    try:
+        return (cell.cell_contents,)
+    except ValueError:
+        return ()
+
+
 class Planner:
     """Turns objects of a recording into plan entries and graph outputs."""
 
@@ -198,6 +219,7 @@ class Planner:
         self.entries: list[Entry] = []
         self.outputs: list[Node] = []
         self.fresh: list[tuple[int, Any]] = []  # (entry, tensor) of every Result
+        self.grads: list[tuple[int, Any]] = []  # (entry, gradient) of those that have one
         self.known: dict[int, int] = {}
         self.open: set[int] = set()
         self.arguments = {id(t): i for i, t in enumerate(call.tensors)}
@@ -231,6 +253,17 @@ class Planner:
             return self.container(x, t)
         if isinstance(x, (type, types.ModuleType)) or id(x) in self.reachable:
             return self.add(x, Held(watch(x, self.on_death)))
+        if t is types.MethodType:
+            return self.made_of(x, types.MethodType, (x.__func__, x.__self__))
+        if t is types.BuiltinFunctionType and type(x.__self__) in (list, dict, set):
+            return self.made_of(x, functools.partial(_method, name=x.__name__), (x.__self__,))
+        if t is types.FunctionType and id(x) in r.fresh and not x.__dict__:
+            plain = functools.partial(_function, x.__code__, x.__globals__, x.__name__, x.__qualname__)
+            return self.made_of(x, plain, (x.__defaults__, x.__kwdefaults__, *(x.__closure__ or ())))
+        if t is types.CellType:
+            if id(x) in r.outer_cells:
+                return self.add(x, Held(lambda: x))
+            return self.made_of(x, types.CellType, contents(x))
         # Not known to come from outside: it may have been made in the call, and would have to be new in every call.
         r.refuse(f"returns or keeps {describe(x)}, which cannot be rebuilt")
         return self.add(x, Value(None))
@@ -260,6 +293,16 @@ class Planner:
             self.r.refuse(f"changes {describe(x)} of unknown origin")
         return self.add(x, Held(watch(x, self.on_death)))
 
+    def made_of(self, x: Any, f: Callable[..., Any], parts: Sequence[Any]) -> int:
+        """The entry of a function or method, f of its parts."""
+        if id(x) in self.open:
+            self.r.refuse("keeps a function that refers to itself")
+            return self.add(x, Value(None))
+        self.open.add(id(x))
+        items = tuple(map(self.entry, parts))
+        self.open.discard(id(x))
+        return self.add(x, Computed(f, items, False))
+
     def container(self, x: Any, t: type) -> int:
         if id(x) in self.open:
             self.r.refuse("returns a container that contains itself")
@@ -281,16 +324,21 @@ class Planner:
             if id(x) not in self.reachable:
                 r.refuse("returns a tensor of unknown origin")
             return self.add(x, Held(watch(x, self.on_death)))
-        if type(x) is not domain.tensor or domain.get_grad(x) is not None or domain.get_hooks(x):
+        if type(x) is not domain.tensor or domain.get_hooks(x):
             r.refuse(f"returns a new {type(x).__name__} with state of its own")
         if (viewed := domain.parent(x)) is not None:
             parent, op = viewed
             base = self.tensor_entry(parent)
+            if domain.get_grad(x) is not None:
+                r.refuse("returns a view with a gradient of its own")
             return self.add(x, View(base, op, domain.needs_grad(x)))
+        g = domain.get_grad(x)
         self.outputs.append(r.builder.node_of(x))
         leaf = domain.needs_grad(x) and not domain.has_tape(x)
         at = self.add(x, Result(len(self.outputs) - 1, leaf, axis_order(domain.array(x))))
         self.fresh.append((at, x))
+        if g is not None:
+            self.grads.append((at, g))
         return at
 
     def tensor_entry(self, x: Any) -> int:
@@ -302,7 +350,7 @@ class Planner:
         shown = set(roots)
         for i in reversed(range(len(self.entries))):
             e = self.entries[i]
-            if isinstance(e, Built) and i in shown:
+            if isinstance(e, (Built, Computed)) and i in shown:
                 shown.update(e.items)
             elif isinstance(e, View) and i in shown and e.taped:
                 shown.add(e.base)

@@ -28,6 +28,7 @@ from tracejit.ir.dtype import DType, bool_, default, float32, float64, int64
 from tracejit.ir.node import Node, cast, common_dtype
 from tracejit.ir.op import Op
 from tracejit.ir.types import TensorType
+from tracejit.ops.control import StopGradient
 from tracejit.trace.builder import GraphBuilder
 from tracejit.trace.domain import Domain
 from tracejit.trace.journal import Journal
@@ -180,7 +181,7 @@ class Recorder:
         self.looked: set[Any] = set()  # inputs that were looked at
         self.journal = Journal()
         self.builder = GraphBuilder(where)
-        self.tape_start = domain.tape_position()  # tape entries with a smaller `seq` were made outside
+        self.tape_start = domain.tape.position()  # tape entries with a smaller `seq` were made outside
         # How hooks call: `calls.call`, set while the recording is open.
         self.invoke: Callable[..., Any] = plainly
         # How our own work is done while the net watches: `Net.unwatched`.
@@ -198,8 +199,9 @@ class Recorder:
         self.arguments: set[int] = set()  # ids of the tensors among the arguments
         self.silent = False  # the next `.item()` makes an Opaque instead of a check
         self.opens_rule = False  # a custom rule is used, its context is about to be seen
+        # Values kept off the tape: the place on the tape (as `domain.edge` has it) they count as all the same, or None.
+        self.off_tape: dict[Node, Any] = {}
         self.closing = False  # the call is over, its backward pass is being recorded
-        self.not_replayable: str | None = None  # why the graph means something else with the tape on
 
     # -- refusing
 
@@ -403,8 +405,7 @@ class Recorder:
         if x.ref < 0:
             if x.node.dtype not in (float32, float64):
                 return None
-            self.not_replayable = "it uses a number taken from a tensor"
-            return x.node
+            return Node.of(StopGradient(), (x.node,))
         if x.ref in self.number_params:
             return self.number_params[x.ref][1]
         if type(x) is not Opaque and abs(plain_number(x)) > LARGEST:
@@ -549,19 +550,22 @@ class Recorder:
         """`op` ran."""
         for t in inputs:
             self.touch(t)
-            if (
-                not self.closing
-                and self.domain.needs_grad(t)
-                and op.name != "stop_gradient"
-                and not any(map(self.domain.has_tape, outputs))
-            ):
-                self.not_replayable = "it holds operations that are kept off the tape"
         self.builder.emit(op, inputs, outputs)
+        if (
+            not self.closing
+            and any(map(self.domain.needs_grad, inputs))
+            and not any(map(self.domain.has_tape, outputs))
+        ):
+            for t in outputs:
+                node = self.builder.node_of(t)
+                self.off_tape[node.inputs[0] if node.op.name == "item" else node] = None
 
-    def assign(self, target: Any, value: Any) -> None:
-        """The memory of `target` was overwritten by `value`."""
+    def assign(self, target: Any, value: Any, taped: bool) -> None:
+        """The memory of `target` was overwritten by `value`, and so was its place on the tape where `taped`."""
         self.touch(target)
         self.builder.assign(target, value)
+        if not taped and (self.domain.needs_grad(target) or self.domain.needs_grad(value)):
+            self.off_tape[self.builder.rebind(target, StopGradient())] = self.domain.edge(target)
 
     def alias(self, new: Any, old: Any) -> None:
         """`new` is another handle on `old`."""
@@ -577,6 +581,19 @@ class Recorder:
         if id(grad_node) not in self.builder.grad_nodes:
             self.refuse("differentiates through operations that ran before this call")
         self.builder.alias_result(new, grad_node, index)
+
+    def adopt_rule(self, grad_node: Any, results: Sequence[Any], carrying: Sequence[bool]) -> None:
+        """The tape entry of a custom rule was made: its results are values of their own, whatever `forward` did."""
+        for i, t in enumerate(results):
+            if carrying[i]:
+                node = self.builder.rebind(t, StopGradient())
+                self.builder.places[id(grad_node), i] = node
+                self.off_tape[node] = None
+        self.builder.grad_nodes[id(grad_node)] = (grad_node, list(results))
+
+    def run_hook(self, hook: Callable[..., Any], args: Sequence[Any]) -> Any:
+        """The library calls a gradient hook."""
+        return self.settle(self.invoke(hook, tuple(args)))
 
     def custom_rule(self, rule: Any) -> None:
         """A user-defined gradient rule is used; the next user code called is its forward."""
@@ -606,10 +623,14 @@ class Recorder:
             return value
         self.touch(tensor)
         if name == "hooks":
-            if value:
-                self.refuse("runs gradient hooks of a tensor")
-            if id(tensor) not in self.arguments:
+            if id(tensor) in self.arguments:
+                if value:
+                    self.refuse("runs gradient hooks of an argument")
+            elif value is None:
                 self.cell("hooks", tensor, None, False)
+            elif (anatomy := self.domain.anatomy) is not None:
+                self.cell("member", tensor, anatomy.slots[anatomy.hooks], value)
+                self.cell("dict", value, None, tuple(value.items()))
         elif name == "grad" and id(tensor) not in self.grads:
             if id(tensor) not in self.arguments:
                 self.cell("grad", tensor, None, None if value is None else self.domain.facts(value))

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from tracejit import config
-from tracejit.errors import AutogradError
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.trace import confirmed, replay
+from tracejit.trace.backward import Backward, plan_backward
 from tracejit.trace.builder import Check
 from tracejit.trace.domain import Domain
 from tracejit.trace.guard import Guard
@@ -22,10 +22,10 @@ from tracejit.trace.guard import build as build_guard
 from tracejit.trace.key import Call
 from tracejit.trace.net import run
 from tracejit.trace.outputs import Argument, Computed, Grad, Held, Plan, Planner, Scalar, watch
-from tracejit.trace.recorder import Cell, Reason, Recorder, Refused, bits, opened, plain_numbers
+from tracejit.trace.recorder import Cell, Reason, Recorder, bits, opened, plain_numbers
 from tracejit.trace.scalars import Memory, Numbers, Source, close
 
-__all__ = ["Backward", "Link", "Recording", "record"]
+__all__ = ["Link", "Recording", "record"]
 
 Outcome = tuple[str, Any]
 _log = logging.getLogger("tracejit.fallback")
@@ -44,16 +44,6 @@ class Link:
             self.tell()
 
 
-@dataclass(frozen=True, eq=False)
-class Backward:
-    """The backward pass of the outputs that carry gradients. Without cotangents: its tape was freed inside the call."""
-
-    entries: tuple[int, ...]  # plan entries of these outputs
-    cotangents: tuple[Node, ...]
-    sources: tuple[int, ...]  # positions among the recording's sources of the tensors that receive a gradient
-    gradients: tuple[Node, ...]
-
-
 @dataclass(eq=False)
 class Recording:
     """A candidate trace."""
@@ -64,13 +54,13 @@ class Recording:
     owners: tuple[Any, ...]  # for Grad sources: the entry of the tensor whose .grad it is, else None
     outputs: tuple[Node, ...]
     updates: tuple[tuple[int, Node], ...]  # (parameter, its memory after the call)
+    writes: tuple[tuple[int, str | None], ...]  # of each of these: how often it was written, and where last
     checks: tuple[Check, ...]
     plan: Plan
     root: int
     grads: tuple[tuple[int, int | None], ...]  # (entry of a tensor, entry of its .grad after the call or None)
     deeds: tuple[replay.Deed, ...]  # what else the call does to the world, in order
     backward: Backward | None
-    not_replayable: str | None  # why the graph may not be run again on the tape
     cells: tuple[Cell, ...]  # until `seal`
     guard: Guard | None
     identities: tuple[tuple[int, int], ...]  # (argument, id of the very tensor it must be)
@@ -188,12 +178,14 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
     builder, domain = r.builder, r.domain
     planner = Planner(r, call, link)
     root = planner.entry(result)
-    grads = tuple((planner.entry(t), None if g is None else planner.entry(g)) for t, g in r.grads.values())
+    grads = [(planner.entry(t), None if g is None else planner.entry(g)) for t, g in r.grads.values()]
     deeds = replay.close(r, planner)
     updates = _updates(r)
     if updates and any(isinstance(e, Computed) and e.raises for e in planner.entries):
         r.refuse("computes with numbers from tensors what may raise, and writes outside tensors")
-    backward = _backward(r, planner, [root, *_shown_by(grads, deeds)])
+    backward = plan_backward(r, planner, [root, *_shown_by(grads, deeds)])
+    for at, g in planner.grads:  # of new tensors; grows as more of them are met
+        grads.append((at, planner.entry(g)))
     found = r.found()
     _check_names(r, call, found)
     cotangents = () if backward is None else backward.cotangents
@@ -214,8 +206,8 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
     graph = Graph(name, (*params, *cotangents), (*ends, *(() if backward is None else backward.gradients)))
     digest = mark = ""
     if not r.reasons:
-        places = f"{graph.fingerprint} {grads} {[position[id(t)] for t, _ in updates]} {root} {cotangents and 'taped'}"
-        places += replay.signature(deeds)
+        places = f"{graph.fingerprint} {grads} {[position[id(t)] for t, _ in updates]} {root} "
+        places += replay.signature(deeds) + ("" if backward is None else backward.signature())
         digest = f"{places} {planner.signature(id)} {r.numbers.signature(id)}"
         at = Ordinals()
         mark = confirmed.mark(f"{places} {planner.signature(at)} {r.numbers.signature(at)}", r.codes.values())
@@ -227,13 +219,13 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
         owners=owners,
         outputs=tuple(planner.outputs),
         updates=tuple((position[id(t)], n) for t, n in updates),
+        writes=tuple((t._version.n - builder.versions[id(t)], t._version.where) for t, _ in updates),
         checks=tuple(builder.checks),
         plan=planner.plan(),
         root=root,
-        grads=grads,
+        grads=tuple(grads),
         deeds=deeds,
         backward=backward,
-        not_replayable=r.not_replayable or ("it writes outside tensors" if updates else None),
         cells=tuple(r.cells.values()),
         guard=None,
         identities=tuple((i, id(t)) for i, t in enumerate(call.tensors) if id(t) in found or id(t) in owners_of_cells),
@@ -267,6 +259,8 @@ def _updates(r: Recorder) -> list[tuple[Any, Node]]:
     for t in written:
         if r.domain.has_tape(t) and r.domain.needs_grad(t):
             r.refuse("writes into an outside tensor that is part of a gradient tape")
+    if r.builder.lost:
+        r.refuse("reads a tensor that it wrote through a view")
     if written and overlapping(r.domain, written, r.builder.sources):
         r.refuse("writes into memory that two outside tensors share")
     return updates
@@ -295,45 +289,10 @@ def overlapping(domain: Domain, written: list[Any], all_tensors: list[Any]) -> b
     return False
 
 
-def _shown_by(grads: tuple[tuple[int, int | None], ...], deeds: tuple[replay.Deed, ...]) -> list[int]:
+def _shown_by(grads: list[tuple[int, int | None]], deeds: tuple[replay.Deed, ...]) -> list[int]:
     """The entries that others than the caller get to see."""
     operands = [i for d in deeds for i in (*d.operands, *(k for _, k in d.keywords))]
     return [*(g for _, g in grads if g is not None), *operands]
-
-
-def _backward(r: Recorder, planner: Planner, roots: list[int]) -> Backward | None:
-    """The backward pass of the outputs that carry gradients, recorded while the recording is open."""
-    shown = planner.shown(roots)
-    carrying = [(e, t) for e, t in planner.fresh if e in shown and r.domain.has_tape(t)]
-    if r.reasons or not carrying:
-        return None
-    entries, tensors = [e for e, _ in carrying], [t for _, t in carrying]
-    looks, r.closing = len(r.builder.checks), True
-    try:
-        found = r.domain.record_backward(r.builder, tensors, r.tape_start)
-    except (
-        AutogradError
-    ):  # backward() ran inside and freed the tape: the outputs carry gradients that raise when asked for
-        del r.builder.checks[looks:]
-        if len(tensors) > 1:
-            r.refuse("returns several tensors that carry gradients, some of whose tape was freed")
-        return Backward(tuple(entries), (), (), ())
-    except Refused:
-        return None
-    if isinstance(found, str):
-        r.refuse(found)
-        return None
-    if len(r.builder.checks) != looks:
-        r.refuse("its gradient depends on values that Python looks at")
-    if found is None:
-        return None
-    position = {id(t): i for i, t in enumerate(r.builder.sources)}
-    return Backward(
-        tuple(entries[i] for i in found.outputs),
-        found.cotangents,
-        tuple(position[id(t)] for t in found.sources),
-        found.gradients,
-    )
 
 
 def _check_names(r: Recorder, call: Call, found: Mapping[int, Any]) -> None:

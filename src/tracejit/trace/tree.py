@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,10 +20,11 @@ import numpy as np
 from tracejit.codegen.compile import Executable, Miss, build
 from tracejit.ir.graph import Graph
 from tracejit.trace import replay
+from tracejit.trace.backward import Attachment, attach, compile_backward
 from tracejit.trace.causes import Cause
 from tracejit.trace.domain import Array, Domain
 from tracejit.trace.key import Call
-from tracejit.trace.outputs import Argument, Result, Scalar
+from tracejit.trace.outputs import Argument, Scalar
 from tracejit.trace.recorder import bits
 from tracejit.trace.recording import Outcome, Recording, overlapping
 
@@ -53,9 +54,8 @@ class Trace:
     recording: Recording
     recorded: Graph  # before the passes
     executable: Executable
-    backward: Executable | None
-    reverse: Graph | None  # the backward pass, before the passes
-    saved: tuple[tuple[bool, int], ...]  # for each saved value: (is a parameter, which parameter or output)
+    backward: tuple[Attachment, ...]  # the pieces of the backward pass
+    kept: tuple[int, ...]  # parameters that are overwritten and that gradients of gradients read as they were
     hits: int = 0
     misses: int = 0
     used: int = 0  # number of the call that used it last
@@ -70,7 +70,8 @@ class Trace:
 
     def kernels(self) -> list[Any]:
         """The kernels of both passes."""
-        return [k for e in (self.executable, self.backward) if e is not None for k in e.kernels]
+        backward = [a.executable for a in self.backward if a.executable is not None]
+        return [k for e in (self.executable, *backward) for k in e.kernels]
 
     def run(self, domain: Domain, call: Call) -> Hit | Left | str:
         """The call's result; or where it left; or why it cannot run (memory is shared as it was not when recorded)."""
@@ -79,6 +80,7 @@ class Trace:
             return ready
         tensors, arrays = ready
         rec = self.recording
+        before = {i: arrays[i].copy() for i in self.kept}
         try:
             out = self.executable(arrays)
         except Exception as e:  # nothing was written: plain Python will say what is wrong, or find that nothing is
@@ -90,13 +92,12 @@ class Trace:
             out = tuple(
                 a.copy() if not a.flags.writeable or any(a is b for b in out[:i]) else a for i, a in enumerate(out)
             )
-        for at, _ in rec.updates:
-            domain.written(tensors[at])
+        for (at, _), (times, where) in zip(rec.updates, rec.writes):
+            domain.written(tensors[at], times, where)
         made = rec.plan.build(domain, call, out)
-        if rec.backward is not None:
-            self.attach(domain, tensors, arrays, made, out)
+        nodes = self.attach(domain, tensors, before, made, out)
         try:
-            rec.plan.finish(domain, made)
+            self.finish(domain, made, nodes)
         except Exception as e:  # from a number computed in Python, and then nothing was written: it will raise it again
             if rec.updates:
                 raise
@@ -124,6 +125,22 @@ class Trace:
             return "a written tensor shares memory with another one"
         return tensors, arrays
 
+    def attach(
+        self, domain: Domain, tensors: Sequence[Any], before: Mapping[int, Array], made: list[Any], out: Sequence[Array]
+    ) -> Sequence[Any]:
+        """Give the outputs that carry gradients their tape entries, which are returned; `before` has the memory of the
+        parameters `kept` as it was."""
+        rec = self.recording
+        if rec.backward is None:
+            return ()
+        return attach(domain, rec.backward, self.backward, rec.plan.entries, tensors, before, made, out)
+
+    def finish(self, domain: Domain, made: list[Any], nodes: Sequence[Any]) -> None:
+        """Build what stands on tensors with gradients; `nodes` are their tape entries."""
+        self.recording.plan.finish(domain, made)
+        for a, node in zip(self.backward, nodes):
+            a.finish(domain, node, made)
+
     def left(self, miss: Miss) -> Left:
         """Where a call left, counted."""
         checks = self.recording.checks
@@ -146,32 +163,6 @@ class Trace:
             return True
         self.checked = tuple(map(weakref.ref, arrays))
         return False
-
-    def attach(
-        self, domain: Domain, tensors: Sequence[Any], arrays: Sequence[Array], made: list[Any], out: Sequence[Array]
-    ) -> None:
-        """Give the outputs that carry gradients their one tape entry."""
-        rec, back = self.recording, self.backward
-        assert rec.backward is not None
-        outputs = [made[e] for e in rec.backward.entries]
-        if back is None:
-            domain.attach([], outputs, (), None, "its tape was freed inside the call").release()
-            return
-        saved = [arrays[i] if is_param else out[i] for is_param, i in self.saved]
-        by_output = {e.index: made[k] for k, e in enumerate(rec.plan.entries) if isinstance(e, Result)}
-        watched = [tensors[i] if is_param else by_output.get(i) for is_param, i in self.saved]
-
-        def run(saved: Sequence[Array], cotangents: Sequence[Array]) -> Sequence[Array]:
-            found = back([*cotangents, *saved])
-            assert not isinstance(found, Miss)
-            return found
-
-        positions = [rec.plan.entries[e].index for e in rec.backward.entries]  # type: ignore[union-attr]
-        replay: Any = rec.not_replayable or (Graph(rec.name, rec.params, rec.outputs), tuple(tensors), positions)
-        guards = [t for t in watched if t is not None]
-        if not isinstance(replay, str):
-            guards = list({id(t): t for t in (*guards, *tensors)}.values())
-        domain.attach([tensors[i] for i in rec.backward.sources], outputs, saved, run, replay, guards)
 
 
 def resolve(domain: Domain, rec: Recording, call: Call) -> list[Any] | None:
@@ -204,26 +195,13 @@ def python_value(x: Any) -> Any:
 def compile_trace(rec: Recording, backend: str) -> Trace:
     """Passes and code generation for a recording. Raises what the backend raises."""
     ends = (*rec.outputs, *(n for _, n in rec.updates), *(c.node for c in rec.checks))
-    n, saved, back, reverse = len(rec.outputs), (), None, None
-    extra: tuple[Any, ...] = ()
-    if rec.backward is not None and rec.backward.cotangents:
-        from tracejit.passes.remat import split  # few traces carry gradients out
-
-        parts = split(ends, rec.backward.gradients, rec.params, rec.backward.cotangents, name=rec.name)
-        written = {at for at, _ in rec.updates}
-        at_param = {
-            p: i for i, p in enumerate(rec.params) if i not in written
-        }  # what is overwritten is saved as it was
-        at_output = {o: i for i, o in enumerate(rec.outputs)}
-        extra = tuple(s for s in parts.saved if s not in at_param and s not in at_output)
-        new = {s: n + i for i, s in enumerate(extra)}
-        saved = tuple(
-            (True, at_param[s]) if s in at_param else (False, at_output[s] if s in at_output else new[s])
-            for s in parts.saved
-        )
-        reverse = parts.backward
-        back = build(reverse, backend=backend, optimize=True)
-    graph = rec.graph if rec.backward is None else Graph(rec.name, rec.params, (*ends, *extra))
+    n, graph, backward = len(rec.outputs), rec.graph, ()
+    written = {at for at, _ in rec.updates}
+    if rec.backward is not None:
+        where = (rec.name, ends, rec.params, rec.outputs)
+        backward, extra = compile_backward(rec.backward, *where, written, backend)
+        graph = Graph(rec.name, rec.params, (*rec.outputs, *extra, *ends[n:]))
+        n += len(extra)
     first_check = n + len(rec.updates)
     executable = build(
         graph,
@@ -232,7 +210,8 @@ def compile_trace(rec: Recording, backend: str) -> Trace:
         backend=backend,
         optimize=True,
     )
-    return Trace(rec, graph, executable, back, reverse, saved)
+    kept = tuple(sorted({i for a in backward for i in a.reads if i in written}))
+    return Trace(rec, graph, executable, backward, kept)
 
 
 @dataclass(eq=False)

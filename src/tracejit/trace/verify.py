@@ -82,14 +82,13 @@ def verify(trace: Trace, domain: Domain, call: Call, plainly: Callable[[], Any],
     if isinstance(out, Miss):
         return trace.left(out)
     made = rec.plan.build(domain, call, out)  # now: the call may replace a .grad
-    if rec.backward is not None:
-        trace.attach(domain, tensors, before, made, out)
+    nodes = trace.attach(domain, tensors, {i: before[i] for i in trace.kept}, made, out)
     try:
         result = plainly()
     except Exception as e:
         what = f"plain Python raises {type(e).__name__}: {e}"
         return Verified(None, e, Mismatch(what, "compiled code does not: a guard is missing", None))
-    rec.plan.finish(domain, made)
+    trace.finish(domain, made, nodes)
     both = _Both(trace, domain, tensors, {id(t) for t in (*call.tensors, *tensors)}, copies, made, result)
     if both.difference(_differ) is None:
         return Verified(result, None, _backward(trace, before, out))
@@ -334,18 +333,18 @@ def _miscompiled(whole: _Interpreted, part: Graph, backend: str) -> Node | None:
 
 def _backward(trace: Trace, before: Sequence[Array], out: Sequence[Array]) -> Mismatch | None:
     """What is wrong with the compiled backward pass of outputs that carry gradients, run with cotangents of one."""
-    back, graph = trace.backward, trace.reverse
-    if back is None or graph is None:
-        return None
-    saved = [before[i] if is_param else out[i] for is_param, i in trace.saved]
-    ones = [np.ones(p.shape, p.dtype.numpy) for p in graph.params[: len(graph.params) - len(saved)]]  # type: ignore[arg-type]
-    arrays = [*ones, *saved]
-    found = back([a.copy(order="K") for a in arrays])
-    assert not isinstance(found, Miss)
-    plain = _Interpreted.of(graph, arrays)
-    for k, (a, n) in enumerate(zip(found, plain.graph.results)):
-        b = np.asarray(plain.values[n])
-        differ: Differ = lambda of, a, b: _differ(of, a, b) and _differ(of, a, b, plain.swing[n])  # noqa: B023,E731
-        if (why := _words(None, a, b, differ)) is not None:
-            return _at(f"gradient {k}: {why}", "the backward pass was compiled wrong", plain.graph, n)
+    for a in trace.backward:
+        if a.executable is None or a.reverse is None:
+            continue
+        saved = [before[i] if is_param else out[i] for is_param, i in a.saved]
+        cotangents = a.reverse.params[: len(a.reverse.params) - len(saved)]
+        arrays = [*(np.ones(p.shape, p.dtype.numpy) for p in cotangents), *saved]  # type: ignore[arg-type]
+        found = a.executable([x.copy(order="K") for x in arrays])
+        assert not isinstance(found, Miss)
+        plain = _Interpreted.of(a.reverse, arrays)
+        for k, (x, n) in enumerate(zip(found, plain.graph.results)):
+            y = np.asarray(plain.values[n])
+            differ: Differ = lambda of, a, b: _differ(of, a, b) and _differ(of, a, b, plain.swing[n])  # noqa: B023,E731
+            if (why := _words(None, x, y, differ)) is not None:
+                return _at(f"gradient {k}: {why}", "the backward pass was compiled wrong", plain.graph, n)
     return None

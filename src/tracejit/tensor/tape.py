@@ -1,0 +1,249 @@
+"""The gradient tape.
+
+A tape entry is an op, handles on its inputs as they were, and the vjp rule of the op applied to Tensors. So the same
+rule serves eager mode, recordings (the ops of the backward pass are recorded like all others) and gradients of
+gradients. `autograd.py` walks the tape; `rules.py` has the entries whose rule is the user's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracejit.errors import AutogradError, InPlaceError
+from tracejit.ir.dtype import from_numpy
+from tracejit.ir.graph import Graph, evaluate, param
+from tracejit.ir.node import Node, expand_to
+from tracejit.ir.op import Op
+from tracejit.ir.types import TensorType
+from tracejit.ops.pointwise import Pointwise, Select
+from tracejit.trace import recorder as recording
+
+if TYPE_CHECKING:
+    from tracejit.tensor.tensor import Tensor
+
+__all__ = ["GradNode", "OpNode", "Stale", "edge_of", "overwritten", "preserve", "tape_position", "user_line"]
+
+
+def overwritten(saved_by: str, saved_at: str | None, written_at: str | None) -> str:
+    """The message of an InPlaceError: what wanted the value, saved where, written where."""
+    return (
+        f"a value needed for the gradient of {saved_by} (saved at {saved_at or 'an unknown line'}) was overwritten "
+        f"in place at {written_at or 'an unknown line'}; write out of place, or clone() before writing"
+    )
+
+
+class Stale:
+    """Stands in for an array that was overwritten after the tape saved it; touching it raises InPlaceError."""
+
+    __slots__ = ("_message", "dtype", "shape")
+
+    def __init__(self, array: Any, saved_by: str, saved_at: str | None, written_at: str | None) -> None:
+        self.dtype, self.shape = array.dtype, array.shape
+        self._message = overwritten(saved_by, saved_at, written_at)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise InPlaceError(self._message)
+
+    def __getattr__(self, name: str) -> Any:
+        raise InPlaceError(self._message)
+
+
+class GradNode:
+    """One tape entry. `edges[i]` says where the gradient of input i goes: (entry, result) of the tape, a leaf, or
+    None."""
+
+    __slots__ = ("__weakref__", "edges", "hooks", "retained", "seq", "where", "width")
+    _seq = itertools.count()
+    name = "GradNode"
+
+    def __init__(self, edges: Sequence[Any], width: int, where: str | None = None) -> None:
+        self.seq = next(GradNode._seq)
+        self.width = width  # number of results
+        self.edges = tuple(edges)
+        self.hooks: dict[int, dict[int, Callable[[Tensor], Tensor | None]]] | None = None  # result -> hooks
+        self.retained: dict[int, Tensor] | None = None
+        self.where = where or user_line()
+
+    def backward(self, gs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """Gradients of the inputs from those of the results."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Forget what was saved; a second backward pass raises."""
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+def tape_position() -> int:
+    """A number larger than the `seq` of every tape entry so far."""
+    return next(GradNode._seq)
+
+
+def edge_of(t: Tensor) -> Any:
+    """Where the gradient of `t` flows."""
+    from tracejit.tensor.tensor import current_grad_fn
+
+    if (fn := current_grad_fn(t)) is not None:
+        return (fn, t._index)
+    return t if t._leaf_requires_grad else None
+
+
+@lru_cache(maxsize=8192)
+def vjp_rule(
+    op: Op, types: tuple[Any, ...], given: tuple[bool, ...], needed: tuple[bool, ...]
+) -> tuple[Graph, tuple[int | None, ...]]:
+    """The vjp of `op` as a graph of (gradients given, results, inputs) that computes only the needed gradients.
+
+    Also for each input which result of the graph is its gradient, or None. Without it every matmul of a network's first
+    layer would compute the gradient of the data as well.
+    """
+    nodes = [param(f"p{i}", TensorType(from_numpy(d), s)) for i, (d, s) in enumerate(types)]  # type: ignore[arg-type]
+    outs, ins = nodes[: len(given)], nodes[len(given) :]
+    gs = [param(f"g{i}", o.type) if have else None for i, (o, have) in enumerate(zip(outs, given, strict=True))]
+    if isinstance(op, (Pointwise, Select)):  # eager code leaves numbers at rank 0
+        ins = [expand_to(n, outs[0].shape) for n in ins]
+    back = op.vjp(gs[0], outs[0], *ins) if len(outs) == 1 else op.vjp(tuple(gs), tuple(outs), *ins)
+    results: list[Node] = []
+    where: list[int | None] = []
+    for g, wanted in zip(back, needed, strict=True):
+        where.append(len(results) if wanted and g is not None else None)
+        if wanted and g is not None:
+            results.append(g)
+    return Graph(f"{op.name}_vjp", (*(g for g in gs if g is not None), *nodes), tuple(results)), tuple(where)
+
+
+@lru_cache(maxsize=8192)
+def reads_input(op: Op, types: tuple[Any, ...], needed: tuple[bool, ...], i: int) -> bool:
+    """Whether the vjp of `op` (one result) reads its input i."""
+    rule, _ = vjp_rule(op, types, (True,), needed)
+    return rule.params[2 + i] in Graph("read", (), rule.results).nodes
+
+
+def preserve(target: Tensor, result: Tensor, start: int) -> None:
+    """Before `result`, computed from `target` on the tape since `start`, is written into `target`: where the tape
+    needs what stands there now, it gets a copy of its own, as in PyTorch."""
+    from tracejit.tensor.tensor import wrap
+
+    copies: dict[int, Tensor] = {}
+    stack, seen = [result._grad_fn], set[int]()
+    while stack:
+        node = stack.pop()
+        if node is None or node.seq < start or id(node) in seen:
+            continue
+        seen.add(id(node))
+        stack += [e[0] for e in node.edges if isinstance(e, tuple)]
+        if type(node) is not OpNode or node.inputs is None or len(node.results) != 1:
+            continue
+        for i, t in enumerate(node.inputs):
+            if t._version is not target._version or node.versions[i] != t._version.n:
+                continue
+            types = tuple((a.dtype, a.shape) for a in (node.results[0][0], *(x._array for x in node.inputs)))
+            if not reads_input(node.op, types, tuple(e is not None for e in node.edges), i):
+                continue
+            if id(t) not in copies:
+                copies[id(t)] = wrap(t._array.copy())
+                if (r := recording.active()) is not None:
+                    r.alias(copies[id(t)], t)
+            node.inputs = (*node.inputs[:i], copies[id(t)], *node.inputs[i + 1 :])
+            node.versions[i] = 0
+
+
+def _same_edge(a: Any, b: Any) -> bool:
+    return a is b or (isinstance(a, tuple) and isinstance(b, tuple) and a[0] is b[0] and a[1] == b[1])
+
+
+class OpNode(GradNode):
+    """The tape entry of a primitive op."""
+
+    __slots__ = ("inputs", "op", "results", "versions")
+
+    def __init__(self, op: Op, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        super().__init__([edge_of(t) for t in inputs], len(results))
+        self.op = op
+        self.inputs: tuple[Tensor, ...] | None = tuple(inputs)
+        self.versions = [t._version.n for t in inputs]
+        self.results = [(t._array, t._version, t._version.n) for t in results]
+        if (r := recording.active()) is not None:
+            r.adopt(self, results)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.op.name
+
+    def backward(self, gs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        if self.inputs is None:
+            raise AutogradError(
+                f"the tape of {self.op.name} ({self.where}) was freed by an earlier backward(); "
+                "pass retain_graph=True to it"
+            )
+        from tracejit.tensor.tensor import apply_node
+
+        ins = [self._saved(i) for i in range(len(self.inputs))]
+        outs = [self._result(i) for i in range(len(self.results))]
+        types = tuple((t._array.dtype, t._array.shape) for t in (*outs, *ins))
+        rule, where = vjp_rule(
+            self.op, types, tuple(g is not None for g in gs), tuple(e is not None for e in self.edges)
+        )
+        found = evaluate(rule, [g for g in gs if g is not None] + outs + ins, apply_node)
+        return [None if k is None else found[k] for k in where]
+
+    def release(self) -> None:
+        self.inputs, self.results = None, []
+
+    def _saved(self, i: int) -> Tensor:
+        """Input i as it was: the very tensor where nothing changed, else another handle."""
+        from tracejit.tensor.tensor import wrap
+
+        assert self.inputs is not None
+        t, edge = self.inputs[i], self.edges[i]
+        if t._version.n == self.versions[i]:
+            if _same_edge(edge_of(t), edge):
+                return t
+            out = wrap(t._array)
+            if (r := recording.active()) is not None:
+                r.alias(out, t)
+        else:
+            out = wrap(np.empty(0))
+            out._array = Stale(t._array, self.op.name, self.where, t._version.where)  # type: ignore[assignment]
+        if isinstance(edge, tuple):
+            out._grad_fn, out._index = edge
+        return out
+
+    def _result(self, i: int) -> Tensor:
+        from tracejit.tensor.tensor import wrap
+
+        array, version, n = self.results[i]
+        out = wrap(array)
+        if version.n != n:
+            out._array = Stale(array, self.op.name, self.where, version.where)  # type: ignore[assignment]
+        else:
+            out._version = version
+        out._grad_fn, out._index = self, i
+        if (r := recording.active()) is not None:
+            r.alias_result(out, self, i)
+        return out
+
+
+_HERE = __file__.rsplit("/", 2)[0] + "/"
+
+
+def user_line() -> str | None:
+    """file:line of the innermost frame outside the library."""
+    f = sys._getframe(1)
+    while f is not None:
+        name = f.f_code.co_filename
+        if not name.startswith(_HERE):
+            return f"{name}:{f.f_lineno}"
+        f = f.f_back
+    return None
