@@ -30,8 +30,8 @@ class Tiling:
     lanes: int  # of one vector
     rows: int  # of A in a tile
     vectors: int  # of B in a tile
-    k_block: int  # a panel of B, k_block x columns, fills the first-level cache
-    m_block: int  # a block of A, m_block x k_block, fills half the second-level cache
+    k_block: int  # a panel of B, k_block x columns, fills half the first-level cache
+    m_block: int  # a block of A, m_block x k_block, fills a third of the second-level cache
     n_block: int
 
     @property
@@ -58,8 +58,8 @@ def tiling(dtype: str, vector_bits: int) -> Tiling:
         lanes=vector_bits // (8 * size),
         rows=12 if vector_bits == 512 else 6,
         vectors=2,
-        k_block=512,
-        m_block=96 * 4 // size,
+        k_block=256,
+        m_block=144 * 4 // size,
         n_block=1024 * 4 // size,
     )
 
