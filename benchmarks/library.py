@@ -40,13 +40,22 @@ def strides(x: Array) -> tuple[int, ...]:
     return tuple(s // x.itemsize for s in x.strides)
 
 
-def bound(text: str, call: Call, pointers: dict[str, Array]) -> Callable[[], object]:
+def bound(
+    text: str, call: Call, pointers: dict[str, Array], offsets: dict[str, int] | None = None
+) -> Callable[[], object]:
     code = engine.compile(text)
     step = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(
         code.address(call.symbol)
     )
     args = np.array(
-        [*(pointers[p].ctypes.data if p in pointers else 0 for p in call.pointers), *call.integers], np.int64
+        [
+            *(
+                pointers[p].ctypes.data + (offsets or {}).get(p, 0) * pointers[p].itemsize if p in pointers else 0
+                for p in call.pointers
+            ),
+            *call.integers,
+        ],
+        np.int64,
     )
     scratch = buffer.empty((call.scratch + 64,), np.dtype(np.uint8))
 
@@ -110,9 +119,20 @@ def convolution(
     v = conv.Convolution(
         x.shape[0], x.shape[1], w.shape[1], x.shape[2], spatial(x.shape[3:]), spatial(w.shape[3:]),
         around(stride, 1), around(dilation, 1), around(low, 0), around(high, 0), around(base, 1),
-        (xn, xg, xc, 0, xh, xw), (wg, wo, wc, 0, wh, ww), strides(y)[:3],
+        (xn, xg, xc, 0, xh, xw), (wg, wo, wc, 0, wh, ww),
+        (*strides(y)[:3], 0, *strides(y)[3:]),
     )  # fmt: skip
-    return bound(conv.kernel_text("f32", BITS), conv.plan("f32", v, BITS), {"x": x, "w": w, "y": y})
+    text = conv.kernel_text("f32", BITS)
+    runs = [
+        bound(text, conv.plan("f32", p.conv, BITS), {"x": x, "w": w, "y": y}, {"w": p.w, "y": p.y})
+        for p in conv.parts(v)
+    ]
+
+    def run() -> None:
+        for part in runs:
+            part()
+
+    return run
 
 
 def convolutions(torch: Any, seconds: float) -> None:

@@ -32,13 +32,18 @@ def compiled(text: str) -> engine.Code:
     return engine.compile(text)
 
 
-def run(text: str, call: Call, pointers: dict[str, Array | None], slices: int = 1) -> None:
-    """Call a kernel over its extent in slices, its scratch memory between guards."""
+def run(
+    text: str, call: Call, pointers: dict[str, Array | None], slices: int = 1, offsets: dict[str, int] | None = None
+) -> None:
+    """Call a kernel over its extent in slices, its scratch memory between guards; `offsets` count elements."""
     code = compiled(text)
     step = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(
         code.address(call.symbol)
     )
-    addresses = [0 if pointers.get(p) is None else pointers[p].ctypes.data for p in call.pointers]
+    starts = offsets or {}
+    addresses = [
+        0 if (x := pointers.get(p)) is None else x.ctypes.data + starts.get(p, 0) * x.itemsize for p in call.pointers
+    ]
     args = np.array([*addresses, *call.integers], np.int64)
     memory = np.full(call.scratch + 192, 0xCD, np.uint8)
     at = -memory.ctypes.data % 64
@@ -163,12 +168,16 @@ def convolve(
         x.shape[0], x.shape[1], w.shape[1], x.shape[2],
         three(x.shape[3:], 1), three(w.shape[3:], 1), three(stride, 1), three(dilation, 1),
         three(low, 0), three(high, 0), three(base, 1),
-        (*elements(x)[:3], *three(elements(x)[3:], 0)), (*elements(w)[:3], *three(elements(w)[3:], 0)), elements(y)[:3],
+        (*elements(x)[:3], *three(elements(x)[3:], 0)), (*elements(w)[:3], *three(elements(w)[3:], 0)),
+        (*elements(y)[:3], *three(elements(y)[3:], 0)),
     )  # fmt: skip
     assert v.out == three(y.shape[3:], 1)
-    call = conv.plan(dtype, v, BITS)
-    run(CONV(dtype, BITS), call, {"x": x, "w": w, "y": y}, slices)
-    return call.symbol
+    symbols: list[str] = []
+    for part in conv.parts(v):
+        call = conv.plan(dtype, part.conv, BITS)
+        symbols.append(call.symbol)
+        run(CONV(dtype, BITS), call, {"x": x, "w": w, "y": y}, slices, {"w": part.w, "y": part.y})
+    return symbols[0]
 
 
 def padded(x: Array, low: Any, high: Any, base: Any) -> Array:

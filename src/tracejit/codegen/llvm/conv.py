@@ -1,8 +1,9 @@
 """y[n, g, o, p] = sum_{c, q} w[g, o, c, q] x[n, g, c, p * stride + q * dilation] as implicit matrix products.
 
 Up to three spatial axes. x is read as if padded by zeros (`low`, `high`, negative crops) and with base - 1 zeros
-between elements, so that the gradients, which are convolutions of such tensors, need no padded copy of them; x and w
-have any strides, so that swapped and flipped operands are free. Two kernels share the register tile of `tile.py`:
+between elements, so that the gradients, which are convolutions of such tensors, need no padded copy of them; x, w and y
+have any strides, so that swapped and flipped operands are free. `parts` does away with those zeros where it can. Two
+kernels share the register tile of `tile.py`:
 
 - `conv` has outputs as columns: rows are o, k runs over (c, q), and panels of patches are gathered from a padded copy
   of a few images at a time, which stays in cache and holds columns of one stride phase side by side.
@@ -15,7 +16,7 @@ Sums run over k in the same order whatever the split, so results do not depend o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tracejit.codegen.llvm.matmul import Call, blocks, kernel, round_up
@@ -31,7 +32,7 @@ from tracejit.codegen.llvm.tile import (
     tiling,
 )
 
-__all__ = ["Convolution", "kernel_text", "plan"]
+__all__ = ["Convolution", "Part", "kernel_text", "parts", "plan"]
 
 Spatial = tuple[int, int, int]
 
@@ -53,7 +54,7 @@ class Convolution:
     base: Spatial  # 1 + zeros between elements of x
     x: tuple[int, ...]  # strides: n, g, c, three spatial
     w: tuple[int, ...]  # strides: g, o, c, three spatial
-    y: tuple[int, ...]  # strides: n, g, o; spatial axes are contiguous
+    y: tuple[int, ...]  # strides: n, g, o, three spatial
 
     @property
     def padded(self) -> Spatial:
@@ -74,12 +75,69 @@ class Convolution:
         return d, h, w
 
     @property
+    def is_dense(self) -> bool:
+        """True where the pixels of y are contiguous."""
+        _, h, w = self.out
+        return all(n == 1 or a == b for n, a, b in zip(self.out, self.y[3:], (h * w, w, 1), strict=True))
+
+    @property
     def valid(self) -> tuple[Spatial, Spatial]:
         """First and one past the last index of x that lies inside the padded extents, for each axis."""
         axes = list(zip(self.size, self.low, self.base, self.padded, strict=True))
         d0, h0, w0 = (max(0, -(lo // b)) for _, lo, b, _ in axes)
         d1, h1, w1 = (min(s, (p - 1 - lo) // b + 1) for s, lo, b, p in axes)
         return (d0, h0, w0), (d1, h1, w1)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A convolution that makes some elements of another one's y; where its w and y begin in those, in elements."""
+
+    conv: Convolution
+    w: int = 0
+    y: int = 0
+
+
+def parts(v: Convolution) -> list[Part]:
+    """Convolutions without zeros between the elements of x that make up `v`: one for each remainder by the base.
+
+    Outputs of one remainder meet the elements of x, and not the zeros between them, with the same part of the window:
+    so the gradient of a strided convolution takes no more operations than it.
+    """
+    out = [Part(v)]
+    for axis in range(3):
+        base = v.base[axis]
+        if base > 1 and v.stride[axis] == v.dilation[axis] == 1:
+            out = [_remainder(p, axis, base, r) for p in out for r in range(min(base, v.out[axis]))]
+    return out
+
+
+def _remainder(whole: Part, axis: int, base: int, r: int) -> Part:
+    """Outputs r, r + base, ... along an axis."""
+    v = whole.conv
+    first = (v.low[axis] - r) % base  # of the window: the others meet zeros
+    window = max(0, -(-(v.window[axis] - first) // base))
+    count = -(-(v.out[axis] - r) // base)
+    low = (v.low[axis] - r - first) // base
+    changes = {
+        "window": window, "base": 1, "low": low, "high": count + window - 1 - low - v.size[axis],
+    }  # fmt: skip
+    conv = replace(
+        v,
+        w=_scaled(v.w, 3 + axis, base),
+        y=_scaled(v.y, 3 + axis, base),
+        **{name: _with(getattr(v, name), axis, value) for name, value in changes.items()},
+    )
+    return Part(conv, whole.w + first * v.w[3 + axis], whole.y + r * v.y[3 + axis])
+
+
+def _with(values: Spatial, axis: int, value: int) -> Spatial:
+    d, h, w = (value if k == axis else x for k, x in enumerate(values))
+    return d, h, w
+
+
+def _scaled(strides: tuple[int, ...], axis: int, by: int) -> tuple[int, ...]:
+    return tuple(s * by if k == axis else s for k, s in enumerate(strides))
 
 
 _POINTERS = ("y", "x", "w", "bias")
@@ -93,7 +151,7 @@ _INTEGERS = (
     ),
     *("x_n", "x_g", "x_c", "x_d", "x_h", "x_w"),
     *("w_g", "w_o", "w_c", "w_d", "w_h", "w_w"),
-    *("y_n", "y_g", "y_o"),
+    *("y_n", "y_g", "y_o", "y_d", "y_h", "y_w"),
     *("p_n", "p_c", "p_d", "p_h"),  # strides of the padded copy; its last axis is contiguous
     *("copied", "phases", "phase", "copy_size"),
     *("images", "chunks", "parts", "part", "kb", "group", "run", "run_stride"),
@@ -123,7 +181,7 @@ def plan(dtype: str, v: Convolution, vector_bits: int, epilogue: Epilogue | None
     """How to run a convolution with the kernels of `kernel_text(dtype, vector_bits, epilogue)`."""
     suffix = (epilogue or Epilogue()).name
     t = tiling(dtype, vector_bits)
-    few_outputs = prod(v.out) < 4 * t.columns and prod(v.window) > prod(v.out)
+    few_outputs = prod(v.out) < 4 * t.columns and prod(v.window) > prod(v.out) and v.is_dense
     return _plan_rows(dtype, v, t) if few_outputs and not suffix else _plan_columns(dtype, v, t, suffix)
 
 
@@ -139,7 +197,7 @@ def _values(v: Convolution, phases: int) -> dict[str, int]:
         values |= {f"{name}_{axis}": value for axis, value in zip(_AXES, axes, strict=True)}
     values |= dict(zip(("x_n", "x_g", "x_c", "x_d", "x_h", "x_w"), v.x, strict=True))
     values |= dict(zip(("w_g", "w_o", "w_c", "w_d", "w_h", "w_w"), v.w, strict=True))
-    values |= dict(zip(("y_n", "y_g", "y_o"), v.y, strict=True))
+    values |= dict(zip(("y_n", "y_g", "y_o", "y_d", "y_h", "y_w"), v.y, strict=True))
     d, h, w = v.padded
     phase = -(-w // phases)
     row = phase * phases
@@ -178,7 +236,7 @@ def _plan_columns(dtype: str, v: Convolution, t: Tiling, suffix: str) -> Call:
     if chunks * v.g < 16:
         part = t.columns * group
     parts = -(-columns // part)
-    kb = blocks(k, t.k_block // 2, 1)
+    kb = blocks(k, t.k_block, 1)
     panels = -(-columns // t.columns)
     values |= {
         "copied": int(copied), "copy_size": images * image, "p_n": image, "images": images, "chunks": chunks,
@@ -202,7 +260,7 @@ def _plan_rows(dtype: str, v: Convolution, t: Tiling) -> Call:
     k, pixels, window = values["k"], values["pixels"], prod(v.window)
     part = max(1, min(v.n, 96 // max(pixels, 1)))
     images = max(1, min(v.c, _COPY_BYTES // max(part * values["p_c"] * size, 1))) if pads else max(v.c, 1)
-    kb = blocks(images * window, t.k_block // 2, 1)
+    kb = blocks(images * window, t.k_block, 1)
     o = round_up(v.o, t.columns)
     mergeable = all(v.window[i] == 1 or v.w[3 + i] == v.w[4 + i] * v.window[i + 1] for i in range(2)) and not (
         v.window[1] == 1 and v.window[0] > 1 and v.w[3] != v.w[5] * v.window[2]
@@ -393,7 +451,7 @@ def _define_columns(module: Module, t: Tiling) -> None:
                     n, d, h = by_n.index, by_d.index, by_h.index
                     offset = n * layout["n"] + d * s["step_d"] * layout["d"] + h * s["step_h"] * layout["h"]
                     offset = offset + by_w.index * word * layout["w"]
-                    pixel = (d * s["out_h"] + h) * s["out_w"] + by_w.index
+                    pixel = d * s["y_d"] + h * s["y_h"] + by_w.index * s["y_w"]
                     f.store(n * s["y_n"] + pixel, f.element(places, column, i64))
                     panel, lane = column // t.columns, column % t.columns
                     record = f.element(pieces, panel * _record(t), i64)
@@ -447,11 +505,12 @@ def _columns(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...
         valid = f.minimum(j1 - j, t.columns)
         place = f.load(i64, f.element(places, j, i64))
         apart = (f.load(i64, f.element(places, j + valid - 1, i64)) - place).ne(valid - 1)
-        with f.when(apart), f.loop(0, valid) as lane:
-            at = f.load(i64, f.element(places, j + lane, i64))
-            with f.loop(0, o) as row:
-                value = f.load(t.scalar, f.element(corner, (j - j0) * o + row * t.columns + lane, t.scalar))
-                f.store(value, f.element(y, at + row * s["y_o"], t.scalar))
+        with f.when(apart), f.loop(0, o) as row:
+            source = f.element(corner, (j - j0) * o + row * t.columns, t.scalar)
+            target = f.element(y, row * s["y_o"], t.scalar)
+            with f.loop(0, valid) as lane:
+                at = f.load(i64, f.element(places, j + lane, i64))
+                f.store(f.load(t.scalar, f.element(source, lane, t.scalar)), f.element(target, at, t.scalar))
 
 
 def _define_gather(module: Module, t: Tiling) -> None:

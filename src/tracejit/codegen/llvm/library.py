@@ -19,7 +19,7 @@ from tracejit.codegen.views import Padding, View, is_zero, padded_view, view
 from tracejit.ir.dim import Extent, has_zero, same
 from tracejit.ir.node import Node
 
-__all__ = ["Match", "Routine", "match", "routine"]
+__all__ = ["Match", "Routine", "match", "routines"]
 
 FLOATS = ("f32", "f64")
 HALVES = ("f16", "bf16")
@@ -39,11 +39,12 @@ class Match:
 
 @dataclass(frozen=True, eq=False)
 class Routine:
-    """How to run it: a kernel and its arguments, where pointers are numbers of operands; results are -1, -2."""
+    """A run of a kernel with its arguments, where pointers are numbers of operands; results are -1, -2."""
 
     text: str  # of the module that defines the kernel
     symbol: str
     pointers: tuple[int, ...]
+    offsets: tuple[int, ...]  # elements from there
     integers: tuple[int, ...]
     extent: int
     grain: int
@@ -97,51 +98,56 @@ def batch(n: Node, operands: Sequence[View]) -> tuple[tuple[Extent, Extent], lis
     return (e, f), list(zip(s, t, strict=True))
 
 
-def routine(n: Node, found: Match, bits: int) -> Routine:
-    """The kernel and its arguments."""
+def routines(n: Node, found: Match, bits: int) -> Sequence[Routine]:
+    """The runs that make it, in any order."""
     return _ROUTINES[n.op.name](n, found, bits)
 
 
-def arguments(text: str, call: matmul.Call, operands: Mapping[str, int]) -> Routine:
+def arguments(
+    text: str, call: matmul.Call, operands: Mapping[str, int], offsets: Mapping[str, int] | None = None
+) -> Routine:
     """A call with its pointers numbered; the result stands for what is not read."""
     pointers = tuple(operands.get(p, -1) for p in call.pointers)
-    return Routine(text, call.symbol, pointers, call.integers, call.extent, call.grain, call.scratch)
+    starts = tuple((offsets or {}).get(p, 0) for p in call.pointers)
+    return Routine(text, call.symbol, pointers, starts, call.integers, call.extent, call.grain, call.scratch)
 
 
-def _matmul(n: Node, found: Match, bits: int) -> Routine:
+def _matmul(n: Node, found: Match, bits: int) -> Sequence[Routine]:
     name = n.dtype.name
     call = matmul.plan(name, matrices(n, found), bits)
-    return arguments(_text(matmul.kernel_text, name, bits, None, call.symbol), call, {"a": 0, "b": 1})
+    return [arguments(_text(matmul.kernel_text, name, bits, None, call.symbol), call, {"a": 0, "b": 1})]
 
 
-def _conv(n: Node, found: Match, bits: int) -> Routine:
+def _conv(n: Node, found: Match, bits: int) -> Sequence[Routine]:
     name = n.dtype.name
-    return arguments(
-        _text(conv.kernel_text, name, bits), conv.plan(name, convolution(n, found), bits), {"x": 0, "w": 1}
-    )
+    text = _text(conv.kernel_text, name, bits)
+    return [
+        arguments(text, conv.plan(name, p.conv, bits), {"x": 0, "w": 1}, {"w": p.w, "y": p.y})
+        for p in conv.parts(convolution(n, found))
+    ]
 
 
-def _scatter(n: Node, found: Match, bits: int) -> Routine:
+def _scatter(n: Node, found: Match, bits: int) -> Sequence[Routine]:
     op: Any = n.op
     name, along, zero = n.dtype.name, n.op.name == "scatter_along", is_zero(n.inputs[0])
     indices = sizes(n.inputs[1].shape)
     count = indices[op.axis] if along else prod(indices)
     call = scatter.plan(name, op.mode, along, sizes(n.shape), op.axis, count, from_zero=zero)
     operands = {"indices": 0, "updates": 1} if zero else {"x": 0, "indices": 1, "updates": 2}
-    return arguments(_text(scatter.kernel_text, name, op.mode, along, bits), call, operands)
+    return [arguments(_text(scatter.kernel_text, name, op.mode, along, bits), call, operands)]
 
 
-def _sort(n: Node, found: Match, bits: int) -> Routine:
+def _sort(n: Node, found: Match, bits: int) -> Sequence[Routine]:
     op: Any = n.op
     x = n.inputs[0]
     call = order.plan_sort(x.dtype.name, op.descending, sizes(x.shape), op.axis)
-    return arguments(_text(order.sort_text, x.dtype.name, op.descending), call, {"x": 0, "y": -1, "indices": -2})
+    return [arguments(_text(order.sort_text, x.dtype.name, op.descending), call, {"x": 0, "y": -1, "indices": -2})]
 
 
-def _cumulative(n: Node, found: Match, bits: int) -> Routine:
+def _cumulative(n: Node, found: Match, bits: int) -> Sequence[Routine]:
     op: Any = n.op
     call = order.plan_cumulative(n.dtype.name, op.name, sizes(n.shape), op.axis)
-    return arguments(_text(order.cumulative_text, n.dtype.name, op.name, bits), call, {"x": 0})
+    return [arguments(_text(order.cumulative_text, n.dtype.name, op.name, bits), call, {"x": 0})]
 
 
 @cache
@@ -149,7 +155,7 @@ def _text(make: Callable[..., str], *arguments: str | int | None) -> str:
     return make(*arguments)
 
 
-_ROUTINES: Mapping[str, Callable[[Node, Match, int], Routine]] = {
+_ROUTINES: Mapping[str, Callable[[Node, Match, int], Sequence[Routine]]] = {
     "matmul": _matmul, "conv": _conv, "scatter": _scatter, "scatter_along": _scatter, "sort": _sort,
     "cumsum": _cumulative, "cumprod": _cumulative, "cummax": _cumulative,
 }  # fmt: skip
@@ -197,5 +203,5 @@ def convolution(n: Node, found: Match) -> conv.Convolution:
         base=three([p.interior + 1 for p in found.padding], ones),
         x=(*sizes(x.strides[:3]), *three(x.strides[3:], missing)),
         w=(*sizes(w.strides[:3]), *three(w.strides[3:], missing)),
-        y=(out[1] * out[2] * prod(out[3:]), out[2] * prod(out[3:]), prod(out[3:])),
+        y=(*sizes(strides_of(out)[:3]), *three(strides_of(out)[3:], missing)),
     )  # fmt: skip

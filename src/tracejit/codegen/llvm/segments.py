@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
+from itertools import accumulate
 
 import numpy as np
 
@@ -171,8 +172,10 @@ class _Planner:
         )
 
     def segment(self, number: int, part: Sequence[StepLike]) -> Segment:
-        steps = tuple(self.call(s) if isinstance(s, Call) else self.launch(s) for s in part)
-        due = self.due.get(number, ())
+        runs = [self.call(s) if isinstance(s, Call) else [self.launch(s)] for s in part]
+        last = [k - 1 for k in accumulate(map(len, runs))]  # the last step of each
+        due = [(k, last[at]) for k, at in self.due.get(number, ())]
+        steps = tuple(step for run in runs for step in run)
         return Segment(steps, self.arena[number], tuple(self.check(k, at) for k, at in due), tuple(k for k, _ in due))
 
     def launch(self, s: Launch | Copy) -> Step:
@@ -186,14 +189,18 @@ class _Planner:
         args = (*args, *(Int(self.values[name]) for name in kernel.symbols))
         return Step(0, args, cut.units, cut.grain, cut.scratch, self.code.symbols[kernel], cut.units > cut.grain)
 
-    def call(self, s: Call) -> Step:
+    def call(self, s: Call) -> list[Step]:
         node, match = (narrowed(s.node, self.values), s.match.at(self.values)) if self.values else (s.node, s.match)
-        r = library.routine(node, match, self.code.bits)
-        self.texts[r.text] = None
         views = [moved(self.arg(n), v.offset * n.dtype.itemsize) for n, v in zip(s.inputs, match.operands)]
         operands = [*views, *(self.arg(n) for n in reversed(s.outputs))]  # -1 is the first result
-        args = (*(operands[k] for k in r.pointers), *map(Int, r.integers))
-        return Step(0, args, r.extent, r.grain, r.scratch, r.symbol, r.extent > r.grain)
+        sizes = [n.dtype.itemsize for n in (*s.inputs, *reversed(s.outputs))]
+        steps: list[Step] = []
+        for r in library.routines(node, match, self.code.bits):
+            self.texts[r.text] = None
+            starts = zip(r.pointers, r.offsets, strict=True)
+            args = (*(moved(operands[k], at * sizes[k]) for k, at in starts), *map(Int, r.integers))
+            steps.append(Step(0, args, r.extent, r.grain, r.scratch, r.symbol, r.extent > r.grain))
+        return steps
 
     def check(self, number: int, after: int) -> Check:
         n, expected = self.layout.checked[number], self.checks[number][1]
