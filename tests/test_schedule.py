@@ -14,7 +14,7 @@ from tracejit.codegen.arena import Lifetime, place
 from tracejit.codegen.compile import build
 from tracejit.codegen.kernel import Kernel
 from tracejit.codegen.llvm import emit, library
-from tracejit.codegen.place import reshaped
+from tracejit.codegen.place import coarse, reshaped
 from tracejit.codegen.prepare import prepare
 from tracejit.codegen.schedule import Call, Launch, Schedule, schedule
 from tracejit.codegen.views import view
@@ -91,6 +91,44 @@ def test_a_value_read_by_two_kernels_is_stored_once() -> None:
 def test_a_cheap_value_is_computed_again_instead_of_stored() -> None:
     s = plan(lambda x: (ops.reduce_sum(x + 1.0, (0,)), ops.reduce_sum(x + 1.0, (1,))), tensor(300, 400))
     assert all(b.size in (300, 400) for k in launches(s) for b in k.buffers if b.use == "out")
+
+
+def test_what_is_cheap_to_make_of_a_stored_value_is_not_stored_too() -> None:
+    def gelu_and_gradient(x: Node, w: Node) -> Node:
+        t = ops.tanh(x)
+        return ops.matmul(x * (t + 1.0), w) * (t + 1.0)
+
+    first, _, _ = plan(gelu_and_gradient, tensor(40, 40), tensor(40, 40)).steps
+    assert [n.op.name for n in first.writes] == ["tanh", "mul"]
+
+
+def test_the_gradient_of_a_weight_is_made_as_the_weight_lies() -> None:
+    s = plan(
+        lambda x, g, w: w - ops.transpose(ops.matmul(ops.transpose(x, (1, 0)), g), (1, 0)),
+        tensor(9, 20),
+        tensor(9, 30),
+        tensor(30, 20),
+    )
+    call, update = s.steps
+    assert isinstance(call, Call)
+    assert call.node.shape == (30, 20)
+    assert [len(k.outer) for k in launches(s)] == [1], "one loop: both are read as they lie"
+    assert isinstance(update, Launch)
+
+
+def test_the_sum_of_long_columns_is_shared_by_rows() -> None:
+    first, second = launches(plan(lambda x: ops.reduce_sum(x, (0,)), tensor(4096, 256)))
+    assert [a.extent for a in first.outer] == [16, 256]
+    assert [a.extent for a in second.outer] == [256]
+
+
+def test_a_test_of_places_speaks_of_as_few_axes_as_decide_it() -> None:
+    i, j = Axis("i", 12), Axis("j", 64)
+    place = Index.of(i) * 64 + Index.of(j)
+    assert coarse((place, 512, 768)) == (Index.of(i), 8, 12)
+    assert coarse((place + 128, 512, 768)) == (Index.of(i), 6, 10)
+    assert coarse((place, 512, 760)) == (place, 512, 760)
+    assert coarse((place - 1, 512, 768)) == (place - 1, 512, 768)
 
 
 def test_a_reshape_of_a_stored_value_costs_nothing() -> None:

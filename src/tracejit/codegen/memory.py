@@ -6,7 +6,7 @@ copy of a stored value is that value. All else is pulled into its readers. When 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -79,7 +79,11 @@ def choose(graph: Graph, supports: Supports, library: Callable[[Node], Match | N
         memory.stored.update(memory.operands(n))
     memory.stored.update(base[r] for r in graph.results)
     memory.stored.update(n for n in graph.nodes if n.op.name in REDUCTIONS)
-    store_shared(memory, store_deep(memory))
+    store_deep(memory)
+    dear = shared(memory)
+    for n, c in costs(memory, dear):  # a candidate may be cheap to make of others
+        if n in dear and c > CHEAP:
+            memory.stored.add(n)
     return memory
 
 
@@ -99,41 +103,45 @@ def is_computed(n: Node, supports: Supports) -> bool:
     return op.name in MOVEMENT or op.name == "random_bits" or supports(op, [i.dtype for i in n.inputs])
 
 
-def store_deep(memory: Memory) -> Mapping[Node, int]:
-    """Store a node of each long chain; gives what one element of each node costs its readers."""
+def store_deep(memory: Memory) -> None:
+    """Store a node of each long chain."""
     stored = memory.stored
-    cost: dict[Node, int] = {}
     depth: dict[Node, int] = {}
     for n in memory.nodes:
-        pulled = [i for i in n.inputs if i not in stored]
-        own = 0 if n.op.name in MOVEMENT else COST.get(n.op.name, 1)
-        cost[n] = min(own + sum(cost[i] for i in pulled), 1 << 20)
-        depth[n] = 1 + max((depth[i] for i in pulled), default=0)
+        depth[n] = 1 + max((depth[i] for i in n.inputs if i not in stored), default=0)
         if depth[n] > DEEPEST and n.op.name not in MOVEMENT:
             stored.add(n)
-        if n in stored:
-            cost[n] = depth[n] = 0
-    return cost
 
 
-def store_shared(memory: Memory, cost: Mapping[Node, int]) -> None:
-    """Store what would be computed more than once and is not cheap."""
-    nodes, stored = memory.nodes, memory.stored
+def costs(memory: Memory, more: Set[Node] = frozenset()) -> Iterator[tuple[Node, int]]:
+    """What one element of each node costs its readers, where a node of `more` is stored too if it is not cheap."""
+    cost: dict[Node, int] = {}
+    for n in memory.nodes:
+        own = 0 if n.op.name in MOVEMENT else COST.get(n.op.name, 1)
+        c = min(own + sum(cost[i] for i in dict.fromkeys(n.inputs)), 1 << 20)
+        cost[n] = 0 if n in memory.stored or (n in more and c > CHEAP) else c
+        yield n, c
+
+
+def shared(memory: Memory) -> Set[Node]:
+    """What would be computed more than once and is not cheap."""
+    nodes, cost = memory.nodes, dict(costs(memory))
+    out: set[Node] = set()
     sites: dict[Node, set[Node]] = {n: set() for n in nodes}  # the owners of loops that would compute the node
-    shared = dict.fromkeys(nodes, 0)  # times each element is computed for readers at its point,
+    here = dict.fromkeys(nodes, 0)  # times each element is computed for readers at its point,
     moved = dict.fromkeys(nodes, 0)  # and for readers elsewhere
     for n in reversed(nodes):
-        times = shared[n] + moved[n]
-        is_dear = cost[n] > CHEAP and n.op.name not in MOVEMENT
-        if is_dear and (len(sites[n]) > 1 or times > 1):
-            stored.add(n)
-        here, times = ({n}, 1) if n in stored else (sites[n], max(1, times))
+        times = here[n] + moved[n]
+        if cost[n] > CHEAP and n.op.name not in MOVEMENT and (len(sites[n]) > 1 or times > 1):
+            out.add(n)
+        owners, times = ({n}, 1) if n in memory.stored or n in out else (sites[n], max(1, times))
         for i in n.inputs:
-            sites[i] |= here
+            sites[i] |= owners
             if n.op.name in MOVEMENT and n.op.name not in SAME:
                 moved[i] += times * growth(n, i)
             else:
-                shared[i] = max(shared[i], times)
+                here[i] = max(here[i], times)
+    return out
 
 
 def growth(n: Node, i: Node) -> int:

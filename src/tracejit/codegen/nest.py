@@ -26,12 +26,13 @@ from tracejit.codegen.kernel import (
     reindexed,
     scalars,
 )
-from tracejit.codegen.place import extents, flatten, is_within, renamed
+from tracejit.codegen.place import coarse, extents, flatten, is_within, renamed
 from tracejit.ir.dim import product
 from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.ir.types import TensorType, Type
+from tracejit.ops.loop import Inside
 
 __all__ = ["loop_nest"]
 
@@ -50,6 +51,11 @@ def stages_of(g: Group) -> dict[Node, int]:
         made = [inside[r] for r in a.reads if r in inside]
         out[a.node] = max((out[x.node] + (1 if x.kind else 0) for x in made), default=0)
     return out
+
+
+def simple(op: Op) -> Op:
+    """An op of a kernel body; a test of places as a test of as few axes as possible."""
+    return Inside(tuple(map(coarse, op.conditions))) if isinstance(op, Inside) else op
 
 
 class _Nest:
@@ -146,7 +152,7 @@ class _Nest:
                 elif isinstance(n.op, Fetch):
                     new[n] = self.leaf(n, n.op, ins, rename)
                 else:
-                    new[n] = self.intern(reindexed(n.op, partial(renamed, axes=rename)), ins, n.type)
+                    new[n] = self.intern(simple(reindexed(n.op, partial(renamed, axes=rename))), ins, n.type)
             self.written[a.node, s] = new[a.value]
         return self.written[anchor.node, s]
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
-from tracejit.codegen.kernel import scalars
+from tracejit.codegen.kernel import extent, scalars
 from tracejit.errors import InconclusiveDim
 from tracejit.ir.dim import Dim, Extent, Shape, at_least, quotient, same
 from tracejit.ir.index import Axis, Index
@@ -23,6 +24,7 @@ __all__ = [
     "NeedSplit",
     "Operand",
     "bounds",
+    "coarse",
     "divide",
     "extents",
     "flatten",
@@ -160,6 +162,28 @@ def divided(x: Extent, n: Extent) -> tuple[Extent, Extent]:
         return divmod(x, n)
     q = quotient(x, n)
     return (0, x) if q is None else (q, 0)
+
+
+def coarse(condition: tuple[Index, Extent, Extent]) -> tuple[Index, Extent, Extent]:
+    """The same condition without the axes that cannot decide it: 512 <= 64 i + j < 768 as 8 <= i < 12, for j < 64.
+
+    A condition that is equal for all lanes of a vector costs next to nothing.
+    """
+    index, lowest, limit = condition
+    known = [index.constant, lowest, limit, *(x for a, c in index.terms for x in (c, a.extent))]
+    if not all(isinstance(x, int) for x in known):
+        return condition
+    terms = sorted(((extent(c), a) for a, c in index.terms), key=lambda t: abs(t[0]))
+    first, last = (extent(x) - extent(index.constant) for x in (lowest, limit))
+    reach = 0
+    for k, (c, a) in enumerate(terms):
+        unit = gcd(first, last, *(b for b, _ in terms[k:]))
+        if k and reach < unit:
+            return Index(tuple((b, n // unit) for n, b in terms[k:]), 0), first // unit, last // unit
+        if c < 0:
+            break
+        reach += c * (extent(a.extent) - 1)
+    return condition
 
 
 def reshaped(at: Sequence[Index], source: Shape, shape: Shape) -> tuple[Index, ...]:

@@ -4,6 +4,8 @@
   shape alone, so the bits do not depend on the number of threads.
 - `fold` of windows that do not overlap only moves elements: it becomes a transpose and a reshape.
 - A convolution whose border is cut off, as the gradient of a padded one, does not compute the border.
+- A product that is only read across, as the gradient of a weight, is made transposed: reading it against its rows takes
+  as long as making it.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ __all__ = ["prepare"]
 
 LARGE = 1 << 16  # elements worth sharing
 FEW = 16  # rows that are too few to share
+TALL = 512  # of a column that is worth sharing
 
 
 def prepare(graph: Graph) -> Graph:
@@ -38,6 +41,8 @@ def prepare(graph: Graph) -> Graph:
             m = plain_fold(m)
         elif n.op.name in ("pad", "slice") and is_only_reader(n, uses):
             m = cropped_conv(m)
+        elif n.op.name == "transpose" and n.inputs[0].op.name == "matmul" and uses[n.inputs[0]] == 1:
+            m = transposed_matmul(m)
         if m is not n:
             m.label, m.where = n.label, n.where
         new[n] = m
@@ -83,6 +88,21 @@ def cropped_conv(n: Node) -> Node:
     return Node.of(Op.registry["reshape"](n.shape), (Node.of(op, (cut, w)),))  # type: ignore[call-arg]
 
 
+def transposed_matmul(n: Node) -> Node:
+    """A transpose that makes rows of a product's columns, of b' a' instead of a b: the same sums in the same order."""
+    perm: tuple[int, ...] = n.op.perm  # type: ignore[attr-defined]
+    row, column = len(perm) - 2, len(perm) - 1
+    if perm[-1] != row:
+        return n
+    swap = Op.registry["transpose"]((*range(row), column, row))  # type: ignore[call-arg]
+    a, b = (Node.of(swap, (x,)) for x in n.inputs[0].inputs)
+    product = Node.of(n.inputs[0].op, (b, a))
+    exchanged = tuple({row: column, column: row}.get(p, p) for p in perm)
+    if exchanged == tuple(range(len(perm))):
+        return product
+    return Node.of(Op.registry["transpose"](exchanged), (product,))  # type: ignore[call-arg]
+
+
 def crop_of(n: Node) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """First and one past the last index that a slice or a negative pad keeps of each axis; None where it does more."""
     op: Any = n.op
@@ -98,11 +118,14 @@ def split_reduction(n: Node) -> Node:
     """The reduction in two steps where it is large and leaves few values."""
     (x,) = n.inputs
     op: Any = n.op
-    if guess(x.shape) < LARGE or guess(n.shape) >= FEW:
+    if guess(x.shape) < LARGE:
+        return n
+    is_column = is_tall(n)
+    if guess(n.shape) >= FEW and not is_column:
         return n
     cls = type(op)
     first, *rest = op.axes
-    if rest and typical(x.shape[first]) >= 8:
+    if rest and not is_column and typical(x.shape[first]) >= 8:
         inner = Node.of(cls(tuple(rest)), (x,))
         return Node.of(cls((first,)), (inner,))
     if not x.type.is_static:
@@ -116,6 +139,13 @@ def split_reduction(n: Node) -> Node:
     y = Node.of(Op.registry["reshape"](cut), (x,))  # type: ignore[call-arg]
     inner = Node.of(cls(tuple(a + (a >= longest) for a in op.axes)), (y,))
     return Node.of(cls((longest - sum(a < longest for a in op.axes),)), (inner,))
+
+
+def is_tall(n: Node) -> bool:
+    """True where columns are summed that are long enough to share: each part then reads whole rows, as they lie."""
+    shape, axes = n.inputs[0].shape, n.op.axes  # type: ignore[attr-defined]
+    is_down = len(shape) - 1 not in axes
+    return is_down and guess(shape) >= 4 * LARGE and guess(shape[a] for a in axes) >= TALL and typical(shape[-1]) >= 64
 
 
 def divisor(n: int) -> int | None:

@@ -1,8 +1,8 @@
 """Loads and stores of one kernel: even, at a ragged end, lane by lane.
 
-A load that might leave its buffer, at a ragged end or in a padded border, takes a side path that clamps each lane's
-index; a store writes only the lanes that exist. Neither path is taken by more than the few vectors at an edge. Whether
-an extent is ragged is known here, so even extents cost no test.
+A load that might leave its buffer, at a ragged end or in a padded border, takes a side path that masks lanes or clamps
+their indices; a store writes only the lanes that exist. Neither path is taken by more than the few vectors at an edge.
+Whether an extent is ragged is known here, so even extents cost no test.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from tracejit.codegen.kernel import Load, Store
 from tracejit.codegen.llvm.form import memory, narrow, widen
 from tracejit.codegen.llvm.frame import Frame
-from tracejit.codegen.llvm.position import along, is_below, is_small, origin, positions
+from tracejit.codegen.llvm.position import along, is_below, is_small, lane_numbers, origin, positions
 from tracejit.codegen.llvm.text import Value, i1, i32, i64
 from tracejit.ir.dim import Extent, at_least, same
 from tracejit.ir.index import Index
@@ -147,17 +147,26 @@ def direct(frame: Frame, op: Load, at: Value) -> Value:
 
 
 def clamped(frame: Frame, op: Load, at: Value) -> Value:
-    """Lane by lane: those outside the buffer have some value or other."""
+    """Each lane that lies in the buffer; the others have some value or other."""
     f, t, size = frame.f, memory(op.dtype), frame.kernel.buffers[op.buffer].size
     by = along(frame, op.index) or 0
-    if op.safe and frame.width > 1 and t.bytes >= 4 and same(by, 1) and HAS_MASKS:
-        there = f.first(f.value(frame.number(size), i64) - at, frame.width)
-        return f.masked_load(t.wide(frame.width), f.element(frame.pointers[op.buffer], at, t), there)
+    if frame.width > 1 and t.bytes >= 4 and same(by, 1) and HAS_MASKS:
+        end = f.value(frame.number(size), i64)
+        near = at if op.safe else f.maximum(f.minimum(at, end), -frame.width)  # no page far off is even looked at
+        there = f.first(end - near, frame.width) if op.safe else inside(frame, near, size)
+        return f.masked_load(t.wide(frame.width), f.element(frame.pointers[op.buffer], near, t), there)
     out = f.call(
         f"tj_clamp_{t.integer}x{frame.width}", t.integer.wide(frame.width), frame.pointers[op.buffer], at,
         f.value(frame.number(by), i64), f.value(frame.number(size - 1), i64),
     )  # fmt: skip
     return out.bitcast(t.wide(frame.width))
+
+
+def inside(frame: Frame, at: Value, size: Extent) -> Value:
+    """Mask of the lanes from `at` on that lie in a buffer of `size` elements."""
+    type = i32 if is_below(size, 1 << 30) else i64
+    lanes = at.cast(type).splat(frame.width) + lane_numbers(frame, type, 1)
+    return frame.f.emit(f"icmp ult {lanes.type} {lanes.name}, {frame.wide(size, lanes.type).name}", lanes.type.mask)
 
 
 def row(frame: Frame, buffer: int, index: Index) -> Value:

@@ -22,6 +22,9 @@ __all__ = ["Cut", "Launch", "launch", "roots"]
 
 # Elements a unit of work covers where nothing else decides: long enough to hide the cost of starting it.
 CHUNK = 4096
+SUMS = -1  # stands for a buffer: the sums of columns
+DEEP = 4096  # sums of columns side by side: half a first-level cache
+PAGE = 4096
 
 
 def launch(kernel: Kernel, bits: int, values: Mapping[str, int]) -> Launch:
@@ -93,9 +96,31 @@ class Cut:
         """Points of the outer vector axes in one unit."""
         if not self.vector:
             return 1
+        if self.is_deep:
+            most = max(DEEP // len(self.kernel.stages[0].accumulators), self.width)
+            most -= most % self.width
+            return min(most, round_up(self.length, self.width)) if isinstance(self.length, int) else most
         if any(s.axes for s in self.kernel.stages) or self.walks_down:
             return self.width
         return max(self.width, min(CHUNK, round_up(self.length, self.width) if isinstance(self.length, int) else CHUNK))
+
+    @cached_property
+    def is_deep(self) -> bool:
+        """True for sums down long columns: a chunk's sums are kept in scratch, and rows are read as they lie in memory.
+
+        With sums in registers a unit reads a stripe of each row: a page for a few cache lines.
+        """
+        first, *others = self.kernel.stages
+        if not self.vector or not first.axes or any(s.axes for s in others) or first.stores:
+            return False
+        down = first.axes[0]
+        if typical(down.extent) < 32 or typical(self.length) < 4 * self.width or not first.accumulators:
+            return False
+        if any(a.dtype.kind != "f" or a.kind.startswith("arg") for a in first.accumulators):
+            return False
+        loads = [n.op for n in scalars(roots(first)) if isinstance(n.op, Load)]
+        far = [abs(typical(dict(op.index.terms).get(down, 0))) * op.dtype.itemsize for op in loads]
+        return max(far, default=0) >= PAGE // 2
 
     @cached_property
     def walks_down(self) -> bool:
@@ -117,7 +142,9 @@ class Cut:
 
     @cached_property
     def rows(self) -> dict[int, Extent]:
-        """The bytes of each row buffer. They lie in scratch one after another, each at a multiple of 64."""
+        """The bytes of each row buffer, or of `SUMS`. They lie in scratch one after another, at multiples of 64."""
+        if self.is_deep:
+            return {SUMS: 8 * self.chunk * len(self.kernel.stages[0].accumulators)}
         buffers = {k: b for k, b in enumerate(self.kernel.buffers) if b.use == "row"}
         if self.vector:
             return {k: (b.size + 1) * (self.width * b.dtype.itemsize) for k, b in buffers.items()}

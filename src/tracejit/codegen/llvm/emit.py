@@ -8,23 +8,26 @@ does not vary along the vector axis has equal lanes. Here are the loops; what th
  - `access.py`, `lanewise.py`: loads and stores, even and at edges
  - `arithmetic.py`, `form.py`: pointwise ops as NumPy does them; half floats and bools
  - `accumulate.py`: reductions
+ - `ahead.py`: what memory fetches meanwhile
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
 from tracejit.codegen.kernel import Kernel, Load, Slot, Stage, axes_of, guess, scalars
 from tracejit.codegen.llvm import vectormath
 from tracejit.codegen.llvm.access import is_even, load, load_even, store
 from tracejit.codegen.llvm.accumulate import accumulate, begin, finish
+from tracejit.codegen.llvm.ahead import ahead, fetch
 from tracejit.codegen.llvm.arithmetic import is_square, pointwise, supports
 from tracejit.codegen.llvm.cut import Cut, Launch, launch, roots, round_up
 from tracejit.codegen.llvm.form import register
 from tracejit.codegen.llvm.frame import Frame
 from tracejit.codegen.llvm.lanewise import helpers
 from tracejit.codegen.llvm.position import is_inside, positions
-from tracejit.codegen.llvm.text import Module, Value, i64, ptr
+from tracejit.codegen.llvm.text import Module, Value, f64, i64, ptr
 from tracejit.ir import dtype as dt
 from tracejit.ir.dim import product
 from tracejit.ir.node import Node
@@ -45,7 +48,9 @@ def emit(module: Module, kernel: Kernel, name: str, bits: int) -> None:
         chunk, rest = parts(frame, unit)
         split(frame, rest)
         with frame.scope(*cut.rest):
-            if cut.vector:
+            if cut.is_deep:
+                columns(frame, chunk)
+            elif cut.vector:
                 block(frame, chunk)
             else:
                 stages(frame)
@@ -121,26 +126,69 @@ def split(frame: Frame, number: Value) -> None:
         frame.axes[rest[0]] = number
 
 
+def points(frame: Frame, chunk: Value | None) -> tuple[Value | int, Value | int]:
+    """First and one past the last of the chunk's points along the outer vector axes."""
+    cut, length = frame.cut, frame.number(frame.cut.length)
+    if chunk is None:
+        return 0, length
+    lo = chunk * cut.chunk
+    return lo, frame.f.minimum(lo + cut.chunk, length)
+
+
 def block(frame: Frame, chunk: Value | None) -> None:
-    """The vectors of one chunk of the outer vector axes."""
-    f, cut = frame.f, frame.cut
-    lo = chunk * cut.chunk if chunk is not None else 0
-    length = frame.number(cut.length)
-    hi = f.minimum(lo + cut.chunk, length) if isinstance(lo, Value) else length
-    with f.loop(lo, hi, frame.width) as at, frame.lanes(cut.vector, at), frame.scope(*cut.vector):
+    """The vectors of one chunk."""
+    with vectors(frame, points(frame, chunk)):
         stages(frame)
+
+
+@contextmanager
+def vectors(frame: Frame, span: tuple[Value | int, Value | int]) -> Generator[Value]:
+    """A loop over the vectors of a chunk."""
+    vector = frame.cut.vector
+    with frame.f.loop(*span, frame.width) as at, frame.lanes(vector, at), frame.scope(*vector):
+        yield at
+
+
+def columns(frame: Frame, chunk: Value | None) -> None:
+    """Sums down the columns of one chunk, row after row; then what comes after them."""
+    f, first = frame.f, frame.kernel.stages[0]
+    span = points(frame, chunk)
+    frame.base = len(frame.scopes)
+    starts = begin(frame, first)
+    sums = f.args[3]  # scratch: such a kernel has no row buffers
+
+    def places(at: Value) -> list[Value]:
+        first_sum = (at - span[0]) * len(starts)
+        return [f.element(sums, first_sum + k * frame.width, f64) for k in range(len(starts))]
+
+    with vectors(frame, span) as at:
+        for x, place in zip(starts, places(at), strict=True):
+            f.store(x, place)
+    order, down = scalars(roots(first)), first.axes[0]
+    frame.varying = varying(frame, order)
+    with f.loop(0, frame.number(down.extent)) as row, frame.scope(down):
+        frame.axes[down] = row
+        compute(frame, order, last=False)
+        with vectors(frame, span) as at:
+            carry = nest(frame, first, 1, [f.load(x.type, p) for x, p in zip(starts, places(at), strict=True)], order)
+            for x, place in zip(carry, places(at), strict=True):
+                f.store(x, place)
+    with vectors(frame, span) as at:
+        frame.slots = finish(frame, first, [f.load(x.type, p) for x, p in zip(starts, places(at), strict=True)])
+        stages(frame, 1)
 
 
 # ---------------------------------------------------------------- stages
 
 
-def stages(frame: Frame) -> None:
-    """All stages at one point, or vector of points."""
-    for s in frame.kernel.stages:
+def stages(frame: Frame, first: int = 0) -> None:
+    """All stages from `first` on at one point, or vector of points."""
+    for k, s in enumerate(frame.kernel.stages[first:], first):
         order = scalars(roots(s))
         if frame.kernel.lanes == "inner":
             frame.vector = s.axes[-1:]
         frame.varying = varying(frame, order)
+        frame.ahead = ahead(frame.cut, k)
         frame.base = len(frame.scopes)
         carry = nest(frame, s, 0, begin(frame, s), order)
         frame.slots += finish(frame, s, carry)
@@ -166,6 +214,7 @@ def nest(frame: Frame, stage: Stage, depth: int, carry: list[Value], order: Sequ
     if depth == len(stage.axes):
         carry = accumulate(frame, stage, carry)
         store(frame, stage.stores)
+        fetch(frame, frame.ahead)
         return carry
     axis = stage.axes[depth]
     n = frame.number(axis.extent)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from tracejit.codegen.kernel import Load, Slot, axes_of, scalars
 from tracejit.codegen.llvm.cut import Cut
@@ -15,6 +16,9 @@ from tracejit.codegen.llvm.text import Function, Type, Value, i64, ptr
 from tracejit.ir.dim import Extent, Sym, is_multiple, product
 from tracejit.ir.index import Axis
 from tracejit.ir.node import Node
+
+if TYPE_CHECKING:
+    from tracejit.codegen.llvm.ahead import Ahead
 
 __all__ = ["Frame"]
 
@@ -37,6 +41,7 @@ class Frame:
         self.slots: list[Value] = []
         self.stack: dict[Type, Value] = {}
         self.varying: set[Node] = set()  # values of the stage whose lanes may differ
+        self.ahead: tuple[Ahead, ...] = ()  # what the stage asks memory for
         self.base = 0  # the number of scopes around the stage
         self.entry: list[str] = []  # lines of the entry block: what depends on symbols alone
         self.numbers: dict[Extent, Value] = {}
@@ -101,6 +106,8 @@ class Frame:
         yield
         self.scopes.pop()
         self.coordinates.pop()
+        for axis in axes:
+            del self.level[axis]
 
     def depth(self, n: Node) -> int:
         """The scope where `n` has a value: the innermost axis it depends on."""

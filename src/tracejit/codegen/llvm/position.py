@@ -16,7 +16,7 @@ from tracejit.ir.dim import Extent, at_least, product, same
 from tracejit.ir.index import Axis, Index
 from tracejit.ops.loop import Inside
 
-__all__ = ["along", "is_inside", "is_small", "origin", "positions", "row_major"]
+__all__ = ["along", "is_inside", "is_small", "lane_numbers", "origin", "positions", "row_major"]
 
 
 def origin(frame: Frame, index: Index) -> Value:

@@ -352,6 +352,11 @@ class Function:
         """Write to an address aligned for the scalar."""
         self.line(f"store {value.type} {value.name}, ptr {address.name}, align {value.type.bytes}")
 
+    def prefetch(self, address: Value, *, is_write: bool) -> None:
+        """Begin to bring an address into the first-level cache; it need not exist."""
+        self.module.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self.line(f"call void @llvm.prefetch.p0(ptr {address.name}, i32 {int(is_write)}, i32 3, i32 1)")
+
     def first(self, count: Value, width: int) -> Value:
         """Mask of the first `count` lanes, all of them if count >= width."""
         n = self.minimum(count, width).cast(i32).splat(width)
