@@ -20,6 +20,7 @@ from tracejit.ir.graph import Graph, param, run
 from tracejit.ir.node import Node, expand_to
 from tracejit.ir.op import Op
 from tracejit.ir.types import TensorType
+from tracejit.ops.movement import Concat, Slice
 from tracejit.passes.bind import bound_op
 from tracejit.passes.grad import pullback
 
@@ -400,6 +401,39 @@ def test_one_and_two_threads_give_the_same_bits() -> None:
         two = f([x])
     for a, b in zip(one, two, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("shape", [(1024, 300), (700, 513), (40, 1300), (4096, 70), (6, 512, 257)])
+def test_sums_of_columns_take_rows_as_they_lie(shape: tuple[int, ...]) -> None:
+    x, y = np.round(4 * normal(*shape)), np.round(normal(*shape, seed=1).astype(np.float64))  # so that sums are exact
+    down = tuple(range(len(shape) - 1))
+
+    def columns(a: Any, b: Any) -> tuple[Any, ...]:
+        wide = ops.cast(a, dt.float64)
+        sums = ops.reduce_sum(a, down), ops.reduce_sum(wide * b, down), ops.reduce_sum(a * a, (0,))
+        return (*sums, ops.reduce_max(a, down))
+
+    f = check(columns, x, y)
+    with config.override(threads=1):
+        one = f([x, y])
+    with config.override(threads=2):
+        two = f([x, y])
+    for a, b in zip(one, two, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("part", [16, 48, 7, 1])
+def test_parts_side_by_side_and_their_gradient(part: int) -> None:
+    x, g = normal(5, 3 * part), normal(5, 3 * part, seed=1)
+    shape = (5, part)
+
+    def split_and_join(x: Any, g: Any) -> tuple[Any, ...]:
+        a, b, c = (Slice((0, k * part), (5, (k + 1) * part), (1, 1))(x) for k in range(3))
+        y = Concat(1)(ops.exp(a), b * c, ops.reshape(ops.transpose(a, (1, 0)), shape))
+        (dx,) = pullback((y,), (g,), (x,))
+        return y, dx
+
+    check(split_and_join, x, g)
 
 
 def test_a_long_chain_is_scheduled_without_recursion() -> None:
