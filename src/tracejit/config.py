@@ -80,40 +80,69 @@ class Config:
         )
 
 
-_current = Config.from_environment()
+class _Now:
+    """Holds the configuration in force, where a native entry can see it."""
+
+    __slots__ = ("settings",)
+
+    def __init__(self, settings: Config) -> None:
+        self.settings = settings
+
+
+now = _Now(Config.from_environment())
 
 
 def current() -> Config:
     """The configuration in force."""
-    return _current
+    return now.settings
 
 
 def update(**settings: Any) -> None:
     """Change settings for the process. Raises TypeError naming an unknown setting."""
-    global _current
     known = {f.name for f in fields(Config)}
     if bad := set(settings) - known:
         raise TypeError(f"no setting named {sorted(bad)[0]!r}; settings are {', '.join(sorted(known))}")
-    _current = replace(_current, **settings)
+    now.settings = replace(now.settings, **settings)
 
 
 @contextmanager
 def override(**settings: Any) -> Generator[None]:
     """Change settings inside a `with` block."""
-    global _current
-    before = _current
+    before = now.settings
     update(**settings)
     try:
         yield
     finally:
-        _current = before
+        now.settings = before
+
+
+class Modes:
+    """The modes of one thread. An object of its own with slots, so that a native entry can read it as memory."""
+
+    __slots__ = ("eager", "grad", "recorder")
+
+    def __init__(self) -> None:
+        self.grad = True  # ops are taped
+        self.recorder: Any = None  # the open recording
+        self.eager = 0  # blocks in which compiled functions run as plain Python
 
 
 class _Modes(threading.local):
-    """Per-thread modes that change what an op means; traces guard on them."""
+    """Per-thread modes that change what an op means; traces guard on them. `here` is those of this thread."""
 
-    grad: bool = True
     anomaly: bool = False  # backward passes look for NaN
+
+    def __init__(self) -> None:
+        self.here = Modes()
+
+    @property
+    def grad(self) -> bool:
+        """Whether ops are taped."""
+        return self.here.grad
+
+    @grad.setter
+    def grad(self, value: bool) -> None:
+        self.here.grad = value
 
 
 modes = _Modes()

@@ -31,9 +31,10 @@ class set_grad_enabled:
 
     @staticmethod
     def _switch(mode: bool) -> None:
-        if (r := recording.active()) is not None:
-            r.read_mode("grad", modes.grad)
-        modes.grad = mode
+        here = modes.here
+        if here.recorder is not None:
+            here.recorder.read_mode("grad", here.grad)
+        here.grad = mode
 
     def __enter__(self) -> None:
         self._switch(self.mode)
@@ -57,19 +58,27 @@ class _GradBlock:
     """A `with` block or decorator that sets the grad mode inside only."""
 
     mode = False
-
-    def __init__(self, fn: Any = None) -> None:
-        self.before: list[bool] = []
+    before: list[bool]
 
     def __new__(cls, fn: Any = None) -> Any:
-        return cls()(fn) if callable(fn) else object.__new__(cls)
+        if callable(fn):
+            return cls()(fn)
+        self = object.__new__(cls)
+        self.before = []
+        return self
 
     def __enter__(self) -> None:
-        self.before.append(modes.grad)
-        set_grad_enabled._switch(self.mode)
+        here = modes.here  # once, and no call: these two methods take as long as a small compiled call
+        if here.recorder is not None:
+            here.recorder.read_mode("grad", here.grad)
+        self.before.append(here.grad)
+        here.grad = self.mode
 
     def __exit__(self, *exc: object) -> None:
-        set_grad_enabled._switch(self.before.pop())
+        here = modes.here
+        if here.recorder is not None:
+            here.recorder.read_mode("grad", here.grad)
+        here.grad = self.before.pop()
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         block = type(self)

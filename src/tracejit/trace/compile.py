@@ -33,7 +33,7 @@ from tracejit.trace.causes import ARGUMENTS, DATA, Cause
 from tracejit.trace.domain import Domain
 from tracejit.trace.explain import Explanation, History, Subject
 from tracejit.trace.key import Call, Family, describe_key, flatten
-from tracejit.trace.recorder import Reason, active
+from tracejit.trace.recorder import Reason
 from tracejit.trace.recording import Recording, record
 from tracejit.trace.scalars import Memory
 from tracejit.trace.tree import Bucket, Hit, Left, Trace, compile_trace
@@ -73,21 +73,14 @@ _OWN = frozenset(
 )
 
 
-class _Switch(threading.local):
-    eager = 0
-
-
-_switch = _Switch()
-
-
 @contextmanager
 def eager() -> Generator[None]:
     """Inside, compiled functions run as plain Python (in this thread)."""
-    _switch.eager += 1
+    config.modes.here.eager += 1
     try:
         yield
     finally:
-        _switch.eager -= 1
+        config.modes.here.eager -= 1
 
 
 def disable(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,8 +120,8 @@ class Compiled:
     # -- calling
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        settings = config.current()
-        if settings.eager or _switch.eager or active() is not None:
+        settings, here = config.current(), config.modes.here
+        if settings.eager or here.eager or here.recorder is not None:
             return self.function(*args, **kwargs)
         self.__dict__["calls"] = n = self.calls + 1
         if n < (settings.hot if self.hot is None else self.hot):

@@ -14,7 +14,6 @@ import math
 import operator
 import struct
 import sys
-import threading
 import types
 import weakref
 from collections import deque
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from tracejit import config
 from tracejit.ir.dtype import DType, bool_, default, float32, float64, int64
 from tracejit.ir.node import Node, cast, common_dtype
 from tracejit.ir.op import Op
@@ -71,16 +71,12 @@ class Refused(Exception):
     """Recording goes no further."""
 
 
-class _Local(threading.local):
-    recorder: Recorder | None = None
-
-
-_local = _Local()
+_modes = config.modes
 
 
 def active() -> Recorder | None:
     """The recording open in this thread, or None."""
-    return _local.recorder
+    return _modes.here.recorder
 
 
 class opened:
@@ -90,11 +86,11 @@ class opened:
         self.recorder = recorder
 
     def __enter__(self) -> None:
-        self.before = _local.recorder
-        _local.recorder = self.recorder
+        here = _modes.here
+        self.before, here.recorder = here.recorder, self.recorder
 
     def __exit__(self, *exc: object) -> None:
-        _local.recorder = self.before
+        _modes.here.recorder = self.before
 
 
 @dataclass(frozen=True, slots=True)
