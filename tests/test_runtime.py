@@ -546,7 +546,7 @@ def test_team_ends_when_asked(add):
     frame = program.run(addresses(a, b))
     assert frame == -1
     # Who still holds a stopped team runs alone.
-    assert walker.native().walk(program._address, program._idle[0].address, addresses(a, b), own.address) == -1
+    assert walker.native().walk(program.address, program._idle[0].address, addresses(a, b), own.address) == -1
     assert np.array_equal(b, a + 6)
 
 
@@ -558,7 +558,7 @@ def test_walker_without_threads_gives_the_same(add):
     program.run(addresses(a, b))
     b[:] = 0
     walk = signature(code.address("tj_walk"))
-    assert walk(program._address, program._idle[0].address, addresses(a, b), None) == -1
+    assert walk(program.address, program._idle[0].address, addresses(a, b), None) == -1
     assert np.array_equal(b, a + 6)
 
 

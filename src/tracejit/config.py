@@ -9,10 +9,10 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 __all__ = ["CHANNELS", "Config", "current", "modes", "override", "period", "update"]
 
@@ -120,11 +120,16 @@ class Modes:
     """The modes of one thread. An object of its own with slots, so that a native entry can read it as memory."""
 
     __slots__ = ("eager", "grad", "recorder")
+    at_end: ClassVar[Callable[[None], None] | None] = None  # called in a thread that ends
 
     def __init__(self) -> None:
         self.grad = True  # ops are taped
         self.recorder: Any = None  # the open recording
         self.eager = 0  # blocks in which compiled functions run as plain Python
+
+    def __del__(self) -> None:
+        if self.at_end is not None:
+            self.at_end(None)
 
 
 class _Modes(threading.local):

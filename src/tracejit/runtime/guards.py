@@ -29,7 +29,9 @@ from tracejit.errors import BackendError
 from tracejit.runtime import engine
 from tracejit.runtime.entry import builtin
 
-__all__ = ["ALL", "Chunk", "Layout", "Table", "address", "entries", "first_difference", "layout", "slot_offset", "word"]
+__all__ = [
+    "ALL", "ARRAY", "Chunk", "Layout", "Table", "address", "compare", "entries", "first_difference", "layout", "slot_offset", "word"
+]  # fmt: skip
 
 Row = tuple[int, int, int, int, int]
 Chunk = tuple[Row, ...]  # rows that stand or fall together: one reads what another loaded
@@ -47,7 +49,7 @@ _AT_ONCE: Final = 4  # plain rows per turn of their loop: 0.5 ns a row, where ch
 
 
 def _text() -> str:
-    """int guard(int table, int plain, int chained): the first row that differs, or -1.
+    """`tj_compare(table, plain, chained)`: the first row that differs, or -1; `tj_guard` is the same for Python.
 
     Plain rows are absolute addresses and full words. A pointer into the first page is no pointer.
     """
@@ -71,9 +73,6 @@ declare ptr @PyLong_AsVoidPtr(ptr)
 declare ptr @PyLong_FromLongLong(i64)
 
 define ptr @tj_guard(ptr %self, ptr %args, i64 %count) nounwind {{
-entry:
-  %r = alloca [4 x i64], align 16
-  store [4 x i64] zeroinitializer, ptr %r
   %table.o = load ptr, ptr %args
   %table = call ptr @PyLong_AsVoidPtr(ptr %table.o)
   %plain.p = getelementptr ptr, ptr %args, i64 1
@@ -84,6 +83,15 @@ entry:
   %chained.o = load ptr, ptr %chained.p
   %chained.v = call ptr @PyLong_AsVoidPtr(ptr %chained.o)
   %chained = ptrtoint ptr %chained.v to i64
+  %result = call i64 @tj_compare(ptr %table, i64 %plain, i64 %chained)
+  %result.o = call ptr @PyLong_FromLongLong(i64 %result)
+  ret ptr %result.o
+}}
+
+define i64 @tj_compare(ptr %table, i64 %plain, i64 %chained) nounwind {{
+entry:
+  %r = alloca [4 x i64], align 16
+  store [4 x i64] zeroinitializer, ptr %r
   %rows = add i64 %plain, %chained
   br label %turn
 turn:
@@ -141,8 +149,7 @@ compare:
   br i1 %same, label %next, label %end
 end:
   %result = phi i64 [ -1, %next ], [ %c, %row ], [ %c, %compare ], [ %n, %rest.row ]{turn_ends}
-  %result.o = call ptr @PyLong_FromLongLong(i64 %result)
-  ret ptr %result.o
+  ret i64 %result
 }}
 """
 
@@ -151,11 +158,17 @@ end:
 def first_difference() -> Callable[[int, int, int], int] | None:
     """`f(table.address, table.plain, table.chained)`: the first row that differs from memory, or -1. None where there
     is no such function."""
+    code = compare()
+    return None if code is None else builtin(code, "tj_guard")
+
+
+@cache
+def compare() -> engine.Code | None:
+    """The code of @tj_compare, for other native code to call."""
     try:
-        code = engine.compile(_text())
+        return engine.compile(_text())
     except (BackendError, ImportError):
         return None
-    return builtin(code, "tj_guard")
 
 
 class Table:
@@ -547,9 +560,14 @@ class _Slotted:
     b: Any
 
 
+def member_address(descriptor: Any) -> int:
+    """Where the PyMemberDef of a slot is: struct { char *name; int kind; ssize_t offset; ... }"""
+    return word(id(descriptor) + _MEMBER)
+
+
 def _member(descriptor: Any) -> tuple[int, int]:
-    """(kind, offset) of a member: struct { char *name; int kind; ssize_t offset; ... }"""
-    member = word(id(descriptor) + _MEMBER)
+    """(kind, offset) of a member."""
+    member = member_address(descriptor)
     return word(member + 8) & _INT, word(member + 16)
 
 
@@ -573,6 +591,21 @@ def slot_offset(descriptor: Any) -> int | None:
 
 # PyArrayObject: data, int nd, dimensions, strides, base, descr, int flags
 _ND, _DIMS, _STRIDES, _DESCR, _FLAGS = (_HEADER + at for at in (8, 16, 24, 40, 48))
+
+
+@dataclass(frozen=True)
+class _Array:
+    """Byte offsets in an ndarray, right where `Layout.array` says so."""
+
+    rank: int = _ND
+    extents: int = _DIMS
+    strides: int = _STRIDES
+    dtype: int = _DESCR
+    flags: int = _FLAGS
+    WRITEABLE: int = _WRITEABLE
+
+
+ARRAY: Final = _Array()
 
 
 def _arrays_pass() -> bool:

@@ -101,8 +101,8 @@ class Program:
         self._tables = _tables(self)
         self._walk = native().walk
         self._enter = entry.enter()
-        self._address = ctypes.addressof(self._tables.words)
-        self._is_wide = any(_slices(step) > 1 for step in self.steps)
+        self.address = ctypes.addressof(self._tables.words)
+        self.is_wide = any(_slices(step) > 1 for step in self.steps)
         self._idle: list[_Frame] = []
 
     def run(self, pointers: Sequence[int] | ctypes.Array[ctypes.c_void_p]) -> int:
@@ -111,10 +111,10 @@ class Program:
             raise BackendError(f"program of {self.externals} externals run with {len(pointers)}")
         if not isinstance(pointers, ctypes.Array):
             pointers = (ctypes.c_void_p * len(pointers))(*pointers)
-        crew = team.current() if self._is_wide else None
-        frame = self._take_frame()
+        crew = team.current() if self.is_wide else None
+        frame = self.take_frame()
         try:
-            return self._walk(self._address, frame.address, pointers, crew and crew.address)
+            return self._walk(self.address, frame.address, pointers, crew and crew.address)
         finally:
             self._idle.append(frame)
 
@@ -122,15 +122,16 @@ class Program:
         """`run` on the memory of these arrays, a microsecond sooner."""
         if len(arrays) != self.externals:
             raise BackendError(f"program of {self.externals} externals run with {len(arrays)}")
-        crew = team.current() if self._is_wide else None
-        frame = self._take_frame()
+        crew = team.current() if self.is_wide else None
+        frame = self.take_frame()
         try:
-            failed = self._enter(self._address, frame.address, crew.address if crew else 0, *arrays)
+            failed = self._enter(self.address, frame.address, crew.address if crew else 0, *arrays)
         finally:
             self._idle.append(frame)
         return failed if failed != entry.FOREIGN else self.run([buffer.address(array) for array in arrays])
 
-    def _take_frame(self) -> _Frame:
+    def take_frame(self) -> _Frame:
+        """Memory for one run at a time; `address` is what the walker wants."""
         try:
             return self._idle.pop()
         except IndexError:

@@ -13,11 +13,12 @@ import signal
 import threading
 import time
 from functools import cache
+from typing import Final
 
 from tracejit import config
 from tracejit.runtime.walker import TEAM, WORKER, has_threads, native
 
-__all__ = ["Team", "current"]
+__all__ = ["Team", "current", "size_now", "words"]
 
 # Looks at the ticket before a helper sleeps: some 50 us, the gap between two calls of a training loop. Waking a
 # sleeper takes about as long, and a busy neighbour loses no more than that to us.
@@ -62,7 +63,7 @@ class Team:
 
 def current() -> Team | None:
     """The team of the configured size, started now if need be; None where a program runs on its caller's thread."""
-    wanted = config.current().threads or _cores()
+    wanted = size_now()
     return _team if wanted == _team_size else _resize(wanted)
 
 
@@ -70,31 +71,46 @@ def current() -> Team | None:
 _team: Team | None = None
 _team_size = 0  # as asked for; -1 when the process is ending
 _changing = threading.Lock()
+# The same for native code: size as asked for, address, object. Another size is written first, so that none goes with
+# another team's address.
+words: Final = (ctypes.c_int64 * 3)()
+
+
+def _set(team: Team | None, size: int) -> None:
+    global _team, _team_size
+    words[0] = -2
+    words[1], words[2] = (0, 0) if team is None else (team.address, id(team))
+    _team, _team_size = team, size
+    words[0] = size
+
+
+def size_now() -> int:
+    """How many threads the configuration asks for."""
+    return config.current().threads or _cores()
 
 
 def _resize(wanted: int) -> Team | None:
-    global _team, _team_size
     with _changing:
         if _team_size in (wanted, -1):
             return _team
-        if _team is not None:
-            _team.stop()
-        _team = Team(min(wanted, LIMIT)) if wanted > 1 and has_threads() else None
-        _team_size = wanted
+        if (before := _team) is not None:
+            _set(None, 0)
+            before.stop()
+        _set(Team(min(wanted, LIMIT)) if wanted > 1 and has_threads() else None, wanted)
         return _team
 
 
 def _stop_at_exit() -> None:
-    global _team, _team_size
     with _changing:
         if _team is not None:
             _team.stop()
-        _team, _team_size = None, -1
+        _set(None, -1)
 
 
 def _forget_in_child() -> None:
-    global _team, _team_size, _changing
-    _team, _team_size, _changing = None, 0, threading.Lock()
+    global _changing
+    _set(None, 0)
+    _changing = threading.Lock()
 
 
 atexit.register(_stop_at_exit)

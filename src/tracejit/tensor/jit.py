@@ -23,7 +23,7 @@ from tracejit.tensor.domain import (
 )
 from tracejit.tensor.random import default_generator
 from tracejit.tensor.tape import edge_of, tape_position
-from tracejit.tensor.tensor import Device, Tensor, apply, current_grad_fn, needs_grad, wrap
+from tracejit.tensor.tensor import Device, Tensor, Version, apply, current_grad_fn, needs_grad, wrap
 from tracejit.trace.domain import Anatomy, Array, Domain, Tape
 
 __all__ = ["DOMAIN", "assume_constant", "callback", "compile", "disable", "eager", "explain", "pure"]
@@ -98,6 +98,14 @@ DOMAIN = Domain(
         array="_array",
         grad="_grad",
         hooks="_hooks",
+        leaf="_leaf_requires_grad",
+        parent="_parent",
+        tape="_grad_fn",
+        seen="_seen",
+        version="_version",
+        number=Version.__dict__["n"],
+        where=Version.__dict__["where"],
+        modes=("grad",),
         facts=_deciding,
     ),
 )

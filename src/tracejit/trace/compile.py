@@ -28,15 +28,17 @@ from tracejit import config, logs
 from tracejit.codegen.kernel import kernel_ops
 from tracejit.errors import TracejitError
 from tracejit.ir.printer import to_text
+from tracejit.runtime import dispatch
 from tracejit.trace import confirmed, instrument
 from tracejit.trace.causes import ARGUMENTS, DATA, Cause
 from tracejit.trace.domain import Domain
+from tracejit.trace.entry import Direct, Front, Unsaid, make
 from tracejit.trace.explain import Explanation, History, Subject
 from tracejit.trace.key import Call, Family, describe_key, flatten
 from tracejit.trace.recorder import Reason
 from tracejit.trace.recording import Recording, record
 from tracejit.trace.scalars import Memory
-from tracejit.trace.tree import Bucket, Hit, Left, Trace, compile_trace
+from tracejit.trace.tree import Bucket, Hit, Left, Trace, compile_trace, resolve
 from tracejit.trace.verify import Verified, verify
 
 __all__ = ["Compiled", "disable", "eager"]
@@ -44,6 +46,8 @@ __all__ = ["Compiled", "disable", "eager"]
 _REFUSALS = 3  # recordings of one path that may be refused before it stays eager
 _ALL_REFUSALS = 24  # ... of all paths of a function
 _BUCKETS = 64
+_ENTRIES = 8  # native entries made for one trace, beside one for every so many hits
+_CALLS, _COMPILED = dispatch.CALLABLE["calls"], dispatch.CALLABLE["compiled"]
 _log = logging.getLogger("tracejit.fallback")
 _wrong = logging.getLogger("tracejit.verify")
 _OWN = frozenset(
@@ -53,8 +57,7 @@ _OWN = frozenset(
         "hot",
         "backend",
         "verify",
-        "calls",
-        "compiled_calls",
+        "front",
         "buckets",
         "fallbacks",
         "history",
@@ -93,11 +96,13 @@ def disable(f: Callable[..., Any]) -> Callable[..., Any]:
     return plainly
 
 
-class Compiled:
-    """What `tracejit.compile` returns. `compiled_calls` counts the calls that ran compiled."""
+class Compiled(dispatch.Direct):
+    """What `tracejit.compile` returns. `compiled_calls` counts the calls that ran compiled.
+
+    A call enters `__call__` only where no native entry (entry.py) can do it.
+    """
 
     function: Callable[..., Any]
-    compiled_calls: int
 
     def __init__(
         self,
@@ -111,7 +116,8 @@ class Compiled:
         own = self.__dict__
         own["verify"], own["history"] = None if verify is None else config.period(verify), History()
         own["domain"], own["function"], own["hot"], own["backend"] = domain, function, hot, backend
-        own["calls"] = own["compiled_calls"] = own["recordings"] = own["refused"] = 0
+        own["front"] = Front(Compiled.__call__)
+        own["recordings"] = own["refused"] = 0
         own["families"], own["memory"] = {}, Memory()
         own["buckets"], own["fallbacks"], own["lock"] = {}, Counter[str](), threading.Lock()
         if isinstance(function, types.FunctionType):
@@ -123,11 +129,14 @@ class Compiled:
         settings, here = config.current(), config.modes.here
         if settings.eager or here.eager or here.recorder is not None:
             return self.function(*args, **kwargs)
-        self.__dict__["calls"] = n = self.calls + 1
+        words = self.front.words
+        words[_CALLS] = n = words[_CALLS] + 1
         if n < (settings.hot if self.hot is None else self.hot):
             return self.function(*args, **kwargs)
         if not instrument.trusted():
             return self.fall_back(f"this Python ({sys.version.split()[0]}) did not pass the self-test", args, kwargs)
+        if (native := dispatch.native_now()) is not None:
+            native.here(here)
         call = flatten(self.domain, args, kwargs, (self.domain.modes(), id(settings)))
         wide: frozenset[Any] = self.place(call) if call.numbers else frozenset()
         bucket: Bucket | None = self.buckets.get(call.key)
@@ -172,6 +181,7 @@ class Compiled:
                 why = blocked
                 logs.note("guards", "%s: %s", self.name, why)
                 continue
+            entry = None if every else self.entry_for(trace, call)
             if every and trace.hits % every == 0:
                 found = verify(trace, self.domain, call, plainly, self.backend or config.current().backend)
                 if isinstance(found, Verified):
@@ -180,12 +190,17 @@ class Compiled:
             else:
                 found = trace.run(self.domain, call)
             if isinstance(found, Hit):
-                self.__dict__["compiled_calls"] += 1
+                self.front.words[_COMPILED] += 1
                 bucket.hits += 1
                 trace.used = self.calls
+                self.front.collect(self.buckets.values())
+                if entry is not None:
+                    self.front.put(trace, entry)
+                    dispatch.direct(self, self.front.words)
                 return found, (), "", False
             if isinstance(found, Left):
                 seen = found.seen
+                self.front.collect(self.buckets.values())
                 if trace.misses > 16 + 4 * trace.hits:
                     bucket.traces.remove(trace)  # it costs more than it brings
                 why = Cause(f"data led another way: {found.where or 'a check'} saw {found.value}", DATA)
@@ -193,6 +208,27 @@ class Compiled:
             else:
                 return None, seen, found, True
         return None, seen, why, False
+
+    def entry_for(self, trace: Trace, call: Call) -> Direct | None:
+        """A native entry for calls like this one, which goes through Python; None where there is one, or can be none.
+
+        It is made before the call is run: afterwards its arguments may look otherwise.
+        """
+        if trace.unsaid or trace.hits < 1 or (tensors := resolve(self.domain, trace.recording, call)) is None:
+            return None
+        if (direct := self.front.directs.get(trace)) is not None:
+            direct.grow()
+            if direct.lies([self.domain.array(t) for t in tensors]):
+                return None
+        if trace.made > _ENTRIES + trace.hits // 64:
+            trace.unsaid = "its memory moves too often"
+            return None
+        trace.made += 1
+        try:
+            return make(trace, self.domain, call, tensors, config.current())
+        except Unsaid as e:
+            trace.unsaid = str(e)
+            return None
 
     def place(self, call: Call) -> frozenset[Any]:
         """Complete the call's key by the numbers that are not inputs; returns which are."""
@@ -264,6 +300,16 @@ class Compiled:
         before = max(self.buckets, key=lambda k: max((t.used for t in self.buckets[k].traces), default=-1))
         return Cause(f"arguments were ({describe_key(before)}), are ({describe_key(call.key)})", ARGUMENTS)
 
+    @property
+    def calls(self) -> int:
+        """How many there were."""
+        return self.front.words[_CALLS]
+
+    @property
+    def compiled_calls(self) -> int:
+        """How many of them ran compiled."""
+        return self.front.words[_COMPILED]
+
     # -- recording
 
     @property
@@ -331,15 +377,17 @@ class Compiled:
             _log.log(logging.DEBUG if expected else logging.ERROR, "%s could not be compiled", self.name, exc_info=e)
             self.refuse(bucket, seen, (Reason(f"the backend cannot compile it: {type(e).__name__}: {e}", None),))
             return
-        home = weakref.ref(bucket)
+        home, front, buckets = weakref.ref(bucket), self.front, self.buckets
 
         def forget() -> None:
             if (b := home()) is not None:
                 b.traces = [t for t in b.traces if t is not trace]
+            front.collect(buckets.values())
 
         rec.link.tell = forget
         if rec.link.dead:
             return
+        front.collect(buckets.values())
         trace.used = self.calls
         bucket.traces.insert(0, trace)
         self.say(bucket, trace)
@@ -347,6 +395,7 @@ class Compiled:
         if len(traces) > settings.max_traces:
             _, b, oldest = min(traces, key=lambda entry: entry[0])
             b.traces.remove(oldest)
+            front.collect(buckets.values())
 
     def say(self, bucket: Bucket, trace: Trace) -> None:
         """Note a new trace."""
@@ -378,10 +427,11 @@ class Compiled:
         if len(self.buckets) >= _BUCKETS:
             for key in [k for k, b in self.buckets.items() if not b.traces][: _BUCKETS // 2] or list(self.buckets)[:1]:
                 self.buckets.pop(key, None)
-        key, buckets = call.key, self.buckets
+        key, buckets, front = call.key, self.buckets, self.front
 
         def forget(_: Any) -> None:
             buckets.pop(key, None)
+            front.collect(buckets.values())
 
         pins: list[Any] = [settings]
         for x in call.objects:
@@ -422,10 +472,12 @@ class Compiled:
 
     def traces(self) -> list[Trace]:
         """The traces there are."""
+        self.front.collect(self.buckets.values())
         return [t for b in self.buckets.values() for t in b.traces]
 
     def explain(self, html: str | os.PathLike[str] | None = None) -> Explanation:
         """What was compiled and what was not, and why: a text, which has `html()`. `html` is a file for that page."""
+        self.front.collect(self.buckets.values())
         counts = Counter(self.fallbacks)
         found = Explanation(Subject(self.name, self.calls, self.compiled_calls, self.buckets, counts, self.history))
         if html is not None:

@@ -40,6 +40,14 @@ class Anatomy:
     array: str
     grad: str
     hooks: str  # None in it: there are none
+    leaf: str  # True in it: it asks for gradients itself
+    parent: str  # None in it: it is no view
+    tape: str  # None in it: no op on the tape made it; right for a view if `seen` holds what `number` of its version does
+    seen: str
+    version: str  # an object with slots that all tensors over its memory share
+    number: Any  # descriptor of that object's slot: how often the memory was written
+    where: Any  # ... and by what last
+    modes: tuple[str, ...]  # slots of `config.Modes` that hold what `Domain.modes` says
     facts: Callable[[Any], tuple[str, ...] | None]  # slots that hold None, True or False and, with the class and the
     # array's dtype, shape, strides and writeable flag, decide `Domain.facts`; None where more does
 

@@ -18,6 +18,7 @@ all else by identity.
 from __future__ import annotations
 
 import abc
+import ctypes
 import marshal
 import sys
 import types
@@ -86,6 +87,7 @@ class Guard:
     python: Callable[[], int]
     rows: tuple[Row, ...]
     held: tuple[Any, ...]  # weak references whose death ends the trace, or the objects themselves
+    record: ctypes.Array[ctypes.c_int64]  # for native code: ready, table, plain rows, chained rows, a function or 0
     failed: Counter[int] = field(default_factory=Counter[int])  # rows that differed, how often
 
     def reason(self, index: int) -> Cause:
@@ -275,8 +277,9 @@ def build(cells: Iterable[Cell], domain: Domain, on_death: Callable[[Any], None]
     everything = tuple(range(len(ordered)))
     python = text.function(everything)
     walk = guards.first_difference() if guards.layout().type is not None else None
-    check = python if walk is None else Checker(text, python, walk, groups_of(ordered, text, domain)).check
-    return Guard(check, python, rows, tuple(r[0] for r in text.refs.values()))
+    record = (ctypes.c_int64 * 5)(*(() if walk is not None else (1, 0, 0, 0, id(python))))
+    check = python if walk is None else Checker(text, python, walk, groups_of(ordered, text, domain), record).check
+    return Guard(check, python, rows, tuple(r[0] for r in text.refs.values()), record)
 
 
 # -- words of memory that stand for cells
@@ -331,6 +334,7 @@ class Checker:
     python: Callable[[], int]  # all cells
     walk: Callable[[int, int, int], int]
     groups: tuple[Group, ...]
+    record: ctypes.Array[ctypes.c_int64]
     laid: tuple[Table, Callable[[], int] | None] | None = field(default=None)  # the words, and the cells beside them
 
     def check(self) -> int:
@@ -359,7 +363,11 @@ class Checker:
         """Make the table anew from the groups."""
         table = Table([g.chunks for g in self.groups], [g.kept for g in self.groups])
         left = tuple(sorted(k for g in self.groups for k in g.left))
-        self.laid = table, self.text.function(left) if left else None
+        rest = self.text.function(left) if left else None
+        self.record[0] = 0  # native code must not read half of it
+        self.laid = table, rest
+        self.record[1:] = [table.address, table.plain, table.chained, 0 if rest is None else id(rest)]
+        self.record[0] = 1
 
     def moved(self, table: Table, at: int) -> int:
         """`check`, given that row `at` of the table differs from memory."""

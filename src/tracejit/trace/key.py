@@ -28,11 +28,13 @@ class Call:
     numbers: dict[Any, Any] = field(default_factory=dict[Any, Any])  # floats and ints, by position or name
     found: list[Any] = field(default_factory=list[Any])  # the numbers of the trace whose guards last held
     objects: list[Any] = field(default_factory=list[Any])  # what is in the key by identity
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def flatten(domain: Domain, args: tuple[Any, ...], kwargs: Mapping[str, Any], extra: tuple[Any, ...]) -> Call:
     """The key of f(*args, **kwargs); `extra` (modes) is part of it."""
-    call, seen = Call(), dict[int, int]()
+    call, seen = Call(args=args, kwargs=kwargs), dict[int, int]()
     positional = tuple([_argument(i, x, domain, call, seen) for i, x in enumerate(args)])
     named = tuple([(k, _argument(k, v, domain, call, seen)) for k, v in kwargs.items()])
     call.family = call.key = (extra, positional, named)

@@ -62,6 +62,7 @@ class Recording:
     deeds: tuple[replay.Deed, ...]  # what else the call does to the world, in order
     backward: Backward | None
     cells: tuple[Cell, ...]  # until `seal`
+    guarded: frozenset[int]  # ids of tensors whose facts are among the cells
     guard: Guard | None
     identities: tuple[tuple[int, int], ...]  # (argument, id of the very tensor it must be)
     outside: frozenset[int]  # ids of tensors that no argument may be
@@ -227,6 +228,7 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
         deeds=deeds,
         backward=backward,
         cells=tuple(r.cells.values()),
+        guarded=frozenset(id(c.owner) for c in r.cells.values() if c.kind == "tensor"),
         guard=None,
         identities=tuple((i, id(t)) for i, t in enumerate(call.tensors) if id(t) in found or id(t) in owners_of_cells),
         outside=frozenset(id(t) for t in seen if id(t) not in r.arguments and id(t) not in r.grad_sources),

@@ -60,6 +60,8 @@ class Trace:
     misses: int = 0
     used: int = 0  # number of the call that used it last
     checked: tuple[weakref.ref[Any], ...] = ()  # the arrays for which overlap was last ruled out
+    made: int = 0  # native entries
+    unsaid: str = ""  # why it has none
 
     @cached_property
     def graph(self) -> Graph:
@@ -94,20 +96,28 @@ class Trace:
             )
         for (at, _), (times, where) in zip(rec.updates, rec.writes):
             domain.written(tensors[at], times, where)
-        made = rec.plan.build(domain, call, out)
-        nodes = self.attach(domain, tensors, before, made, out)
         try:
-            self.finish(domain, made, nodes)
+            value = self.conclude(domain, call, tensors, before, out)
         except Exception as e:  # from a number computed in Python, and then nothing was written: it will raise it again
             if rec.updates:
                 raise
             return f"{type(e).__name__} raised by what Python computes with numbers from tensors"
+        self.hits += 1
+        return Hit(value)
+
+    def conclude(
+        self, domain: Domain, call: Call, tensors: Sequence[Any], before: Mapping[int, Array], out: Sequence[Array]
+    ) -> Any:
+        """The call's result, from what the program computed; `.grad` slots set and effects run."""
+        rec = self.recording
+        made = rec.plan.build(domain, call, out)
+        nodes = self.attach(domain, tensors, before, made, out)
+        self.finish(domain, made, nodes)
         for owner, value in rec.grads:
             domain.set_grad(made[owner], None if value is None else made[value])
         if rec.deeds:
             replay.run(rec.deeds, made)
-        self.hits += 1
-        return Hit(made[rec.root])
+        return made[rec.root]
 
     def ready(self, domain: Domain, call: Call) -> tuple[list[Any], list[Array]] | str:
         """The tensors behind the parameters and their arrays; or why the trace cannot run on them."""

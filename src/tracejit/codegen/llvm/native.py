@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -87,13 +88,27 @@ class Native:
         self._targets = frozenset(plan.targets)
         self._is_plain = len(self._parts) == 1 and isinstance(self._parts[0], Program) and not plan.late_checks
         self._seen: list[Seen | None] = [None] * len(plan.params)  # the arrays of the last call that were fit to use
-        self._param_types, self._output_types, self._temp_types = (
+        self._param_types, self.output_types, self.temp_types = (
             [array_type(t) for t in types] for types in (plan.params, plan.outputs, plan.temps)
         )
 
     def _program(self, s: Segment) -> Program:
         steps = [replace(step, address=self._code.address(step.name)) for step in s.steps]
         return Program(steps, s.arena_bytes, self.plan.externals, s.checks, (self._code,))
+
+    @property
+    def plain(self) -> Program | None:
+        """The program that is all there is to run; None where host steps or their checks come between."""
+        program = self._parts[0] if self._is_plain else None
+        return program if isinstance(program, Program) else None
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that a run may touch."""
+        types = (*self._param_types, *self.output_types, *self.temp_types)
+        arenas = sum(p.arena_bytes for p in self.plan.parts if isinstance(p, Segment))
+        constants = sum(c.nbytes for c in self.plan.constants)
+        return arenas + constants + sum(prod(shape) * dtype.itemsize for shape, dtype in types)
 
     # ------------------------------------------------------------ to look at
 
@@ -119,13 +134,13 @@ class Native:
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[Array, ...] | Miss:
         bound, restore = self._bind(arrays)
-        outputs = [buffer.empty(shape, dtype) for shape, dtype in self._output_types]
+        outputs = [buffer.empty(shape, dtype) for shape, dtype in self.output_types]
         # What the program sees, in the order of externals; host steps fill in what they make.
         places = [
             *bound,
             *self.plan.constants,
             *outputs,
-            *(buffer.empty(shape, dtype) for shape, dtype in self._temp_types),
+            *(buffer.empty(shape, dtype) for shape, dtype in self.temp_types),
         ]
         if self._is_plain:
             if (failed := self._parts[0].run_arrays(places)) >= 0:  # type: ignore[union-attr]
