@@ -120,7 +120,7 @@ class Modes:
     """The modes of one thread. An object of its own with slots, so that a native entry can read it as memory."""
 
     __slots__ = ("eager", "grad", "recorder")
-    at_end: ClassVar[Callable[[None], None] | None] = None  # called in a thread that ends
+    at_end: ClassVar[Callable[..., Any] | None] = None  # called in a thread that ends
 
     def __init__(self) -> None:
         self.grad = True  # ops are taped
@@ -128,8 +128,8 @@ class Modes:
         self.eager = 0  # blocks in which compiled functions run as plain Python
 
     def __del__(self) -> None:
-        if self.at_end is not None:
-            self.at_end(None)
+        if (forget := type(self).at_end) is not None:
+            forget(None)
 
 
 class _Modes(threading.local):

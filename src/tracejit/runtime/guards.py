@@ -30,7 +30,8 @@ from tracejit.runtime import engine
 from tracejit.runtime.entry import builtin
 
 __all__ = [
-    "ALL", "ARRAY", "Chunk", "Layout", "Table", "address", "compare", "entries", "first_difference", "layout", "slot_offset", "word"
+    "ALL", "ARRAY", "Chunk", "Layout", "Table", "address", "compare", "entries", "first_difference", "layout",
+    "member_address", "slot_offset", "word",
 ]  # fmt: skip
 
 Row = tuple[int, int, int, int, int]

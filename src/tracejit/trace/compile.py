@@ -29,6 +29,7 @@ from tracejit.codegen.kernel import kernel_ops
 from tracejit.errors import TracejitError
 from tracejit.ir.printer import to_text
 from tracejit.runtime import dispatch
+from tracejit.runtime.interpreter import CALLABLE
 from tracejit.trace import confirmed, instrument
 from tracejit.trace.causes import ARGUMENTS, DATA, Cause
 from tracejit.trace.domain import Domain
@@ -47,7 +48,7 @@ _REFUSALS = 3  # recordings of one path that may be refused before it stays eage
 _ALL_REFUSALS = 24  # ... of all paths of a function
 _BUCKETS = 64
 _ENTRIES = 8  # native entries made for one trace, beside one for every so many hits
-_CALLS, _COMPILED = dispatch.CALLABLE["calls"], dispatch.CALLABLE["compiled"]
+_CALLS, _COMPILED = CALLABLE["calls"], CALLABLE["compiled"]
 _log = logging.getLogger("tracejit.fallback")
 _wrong = logging.getLogger("tracejit.verify")
 _OWN = frozenset(

@@ -42,7 +42,9 @@ class Anatomy:
     hooks: str  # None in it: there are none
     leaf: str  # True in it: it asks for gradients itself
     parent: str  # None in it: it is no view
-    tape: str  # None in it: no op on the tape made it; right for a view if `seen` holds what `number` of its version does
+    tape: (
+        str  # None in it: no op on the tape made it; right for a view if `seen` holds what `number` of its version does
+    )
     seen: str
     version: str  # an object with slots that all tensors over its memory share
     number: Any  # descriptor of that object's slot: how often the memory was written

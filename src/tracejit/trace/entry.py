@@ -1,4 +1,4 @@
-"""A trace as instructions for the native entry (runtime/dispatch.py): what Python does for a hot call, said once as data.
+"""A trace as instructions for the native entry (runtime/dispatch.py): what Python does for a hot call, as data.
 
 The instructions are made from a call that is about to run compiled through Python: what its key says of the arguments
 becomes facts to check, the guard is the guard's own table, tensors from outside are where they are. Outputs that only
@@ -22,7 +22,7 @@ import numpy as np
 
 from tracejit import config
 from tracejit.codegen.llvm.native import Native
-from tracejit.runtime import buffer, dispatch, guards, team
+from tracejit.runtime import buffer, dispatch, guards, interpreter, team
 from tracejit.runtime.dispatch import HERE, NAMES, ZERO, Assembler, Entry, Place
 from tracejit.trace import replay
 from tracejit.trace.key import Call
@@ -80,16 +80,16 @@ class Front:
     """What a compiled function has before its Python: the entries of its traces, in a chain."""
 
     def __init__(self, slow: Any) -> None:
-        self.words = (ctypes.c_int64 * len(dispatch.CALLABLE))()
+        self.words = (ctypes.c_int64 * len(interpreter.CALLABLE))()
         self.slow = slow
         self.directs: dict[Trace, Direct] = {}
         self._link()
-        self.words[dispatch.CALLABLE["slow"]] = id(slow)
+        self.words[interpreter.CALLABLE["slow"]] = id(slow)
 
     def _link(self) -> None:
         entries = [d.entry for d in self.directs.values()]
         chain = (ctypes.c_int64 * (len(entries) + 1))(*(e.address for e in entries))
-        self.words[dispatch.CALLABLE["chain"]] = ctypes.addressof(chain)
+        self.words[interpreter.CALLABLE["chain"]] = ctypes.addressof(chain)
         self.chain = chain, entries  # only now may those before go
 
     def put(self, trace: Trace, direct: Direct) -> None:
@@ -117,9 +117,7 @@ class Front:
             self._link()
 
 
-def make(
-    trace: Trace, domain: Domain, call: Call, tensors: Sequence[Any], settings: config.Config
-) -> Direct:
+def make(trace: Trace, domain: Domain, call: Call, tensors: Sequence[Any], settings: config.Config) -> Direct:
     """The entry of `trace`, which is about to do `call` with the parameters `tensors`. Raises Unsaid."""
     rec, executable, known = trace.recording, trace.executable, dispatch.offsets()
     if domain.anatomy is None or known is None or dispatch.native() is None:
@@ -430,7 +428,7 @@ class _Finish:
             case Result():
                 return e.order is None
             case Number():
-                return self.executable.output_types[e.index][1] in (np.float32, np.float64)
+                return self.executable.output_types[e.index][1].char in "fd"
             case Built():
                 return e.kind in (list, tuple, dict)
             case _:
@@ -515,7 +513,13 @@ class _Finish:
 
     def tail(self) -> None:
         """Python finishes the call."""
-        trace, domain, n, m, k = self.trace, self.domain, len(self.rec.sources), len(self.results), len(self.given.tensors)
+        trace, domain, n, m, k = (
+            self.trace,
+            self.domain,
+            len(self.rec.sources),
+            len(self.results),
+            len(self.given.tensors),
+        )
 
         def finish(*x: Any) -> Any:
             call = Call(tensors=list(x[n + m : n + m + k]), containers=list(x[n + m + k :]))
