@@ -617,7 +617,7 @@ ran:
   br i1 %passed, label %advance, label %missed
 
 ; ---- what cannot fail
-op.written:                                       ; x: offset of the version; y: of its number, line, `seen`; times; a: the line
+op.written:                                       ; a: where; x: offset of the version; y: three more, how often
   %written.p = byte %rb.p %to.tensors
   %written = load ptr, ptr %written.p
   %version.p = byte %written %x

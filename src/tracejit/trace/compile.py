@@ -286,6 +286,7 @@ class Compiled(dispatch.Direct):
             trace.used = self.calls
             return
         bucket.traces = [t for t in bucket.traces if t is not trace]
+        self.front.collect(self.buckets.values())
         bucket.wrong = True
         words = str(found.mismatch)
         self.history.mismatches[8:] = [words]

@@ -415,7 +415,9 @@ class _Finish:
         self.out, self.executable, self.given, self.results = out, executable, given, results
         self.where = {where: self.constant(where) for _, where in self.rec.writes}
         self.made: list[Place] = []
-        self.is_plain = not self.rec.deeds and self.rec.backward is None and all(map(self.is_native, self.rec.plan.entries))
+        self.is_plain = (
+            not self.rec.deeds and self.rec.backward is None and all(map(self.is_native, self.rec.plan.entries))
+        )
         if self.is_plain:
             for e in self.rec.plan.entries:
                 self.made.append(self.entry(e))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -165,6 +166,8 @@ def _is_support(module: Any) -> bool:
 def run(r: Recorder, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, net: bool) -> Any:
     """f(*args, **kwargs) inside recording r, with the net under it or not."""
     profile, limit = sys.getprofile(), sys.getrecursionlimit()
+    collects = gc.isenabled()
+    gc.disable()  # its callbacks and finalizers are Python code that is none of this call's
     r.invoke = functools.partial(calls.call, r)
     watch = Net(r) if net else None
     with opened(r):
@@ -183,3 +186,5 @@ def run(r: Recorder, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
                 del r.unwatched, watch.argument
                 sys.setprofile(profile)
             sys.setrecursionlimit(limit)
+            if collects:
+                gc.enable()
