@@ -26,7 +26,8 @@ class Call:
     tensors: list[Any] = field(default_factory=list[Any])  # distinct tensors among the arguments, in order
     containers: list[Any] = field(default_factory=list[Any])  # argument containers, whose structure is in the key
     numbers: dict[Any, Any] = field(default_factory=dict[Any, Any])  # floats and ints, by position or name
-    found: list[Any] = field(default_factory=list[Any])  # the numbers of the trace whose guards last held
+    found: list[Any] = field(default_factory=list[Any])  # the numbers of the trace whose guards last held ...
+    slots: list[Any] = field(default_factory=list[Any])  # ... and the tensors in its slots
     objects: list[Any] = field(default_factory=list[Any])  # what is in the key by identity
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])

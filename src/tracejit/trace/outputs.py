@@ -24,14 +24,21 @@ from tracejit.trace.recorder import Recorder, describe, is_namedtuple
 from tracejit.trace.scalars import OPAQUE
 
 __all__ = [
-    "Argument", "Built", "Computed", "Container", "Grad", "Held", "Plan", "Planner", "Result", "Scalar", "Value",
-    "View", "watch",
+    "Argument", "Built", "Computed", "Container", "Grad", "Held", "Plan", "Planner", "Result", "Scalar", "Slot",
+    "Value", "View", "watch",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
     """Tensor number `index` of the call's arguments."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The tensor in place number `index` of those outside whose tensor is another one in every call."""
 
     index: int
 
@@ -113,7 +120,7 @@ class Computed:
     raises: bool
 
 
-Entry = Argument | Container | Held | Grad | Value | Result | Number | Scalar | View | Built | Computed
+Entry = Argument | Slot | Container | Held | Grad | Value | Result | Number | Scalar | View | Built | Computed
 
 
 def watch(x: Any, on_death: Callable[[Any], None] | None = None) -> Callable[[], Any]:
@@ -143,6 +150,8 @@ class Plan:
                     made.append(call.found[e.ref])
                 case Argument():
                     made.append(call.tensors[e.index])
+                case Slot():
+                    made.append(call.slots[e.index])
                 case Container():
                     made.append(call.containers[e.index])
                 case Held():
@@ -223,6 +232,7 @@ class Planner:
         self.known: dict[int, int] = {}
         self.open: set[int] = set()
         self.arguments = {id(t): i for i, t in enumerate(call.tensors)}
+        self.slots = {id(t): i for i, (_, t) in enumerate(r.slots.values())}
         self.containers = {id(c): i for i, c in enumerate(call.containers)}
         self.reachable = r.reachable() | {id(o) for o in call.objects}
 
@@ -318,6 +328,8 @@ class Planner:
         r, domain = self.r, self.r.domain
         if (i := self.arguments.get(id(x))) is not None:
             return self.add(x, Argument(i))
+        if (i := self.slots.get(id(x))) is not None:
+            return self.add(x, Slot(i))
         if (owner := r.grad_sources.get(id(x))) is not None:
             return self.add(x, Grad(self.tensor_entry(owner)))
         if not r.builder.made_here(x):

@@ -192,7 +192,8 @@ class Recorder:
         self.outer_cells: dict[int, Any] = {}  # closure cells of functions from outside
         self.grads: dict[int, tuple[Any, Any]] = {}  # outside tensors whose .grad was written: (tensor, value now)
         self.grad_sources: dict[int, Any] = {}  # id of an outside gradient -> the tensor whose .grad it was
-        self.arguments: set[int] = set()  # ids of the tensors among the arguments
+        self.arguments: set[int] = set()  # ids of the tensors among the arguments, and in slots
+        self.slots: dict[Any, tuple[Source, Any]] = {}  # place of a cell -> the tensor there, whichever it is
         self.silent = False  # the next `.item()` makes an Opaque instead of a check
         self.opens_rule = False  # a custom rule is used, its context is about to be seen
         # Values kept off the tape: the place on the tape (as `domain.edge` has it) they count as all the same, or None.
@@ -279,6 +280,8 @@ class Recorder:
         t = type(value)
         if not self.is_old(owner):
             return value
+        if t is self.domain.tensor and (type(key) in _SIMPLE_KEYS or kind == "member"):
+            return self._slot(at, holder, k, key, value)
         if (t is not float and t is not int) or (type(key) not in _SIMPLE_KEYS and kind != "member"):
             return self.cell(kind, owner, key, value)
         if k in self.cells or not self.memory.widens(k, value, bits(value)):
@@ -289,6 +292,19 @@ class Recorder:
             self.refuse("a number outside changes during the call")
             return value
         return self.numbers.opaque(place)
+
+    def _slot(self, kind: str, owner: Any, place: Any, key: Any, tensor: Any) -> Any:
+        """A tensor that was found in a place outside: where another one was there before, it is an input."""
+        if place in self.slots:
+            return tensor
+        known = id(tensor) in self.arguments or id(tensor) in self.grad_sources or self.builder.knows(tensor)
+        odd = self.domain.get_hooks(tensor) or self.domain.get_grad(tensor) is not None
+        if known or odd or place in self.cells or kind not in _SLOTS or not self.memory.moves(place, tensor):
+            return self.cell(kind, owner, key, tensor)
+        self.keep += [owner, tensor]
+        self.slots[place] = Source(kind, owner, key.__name__ if kind == "member" else key), tensor
+        self.arguments.add(id(tensor))
+        return tensor
 
     def argument(self, where: Any, value: Any) -> Any:
         """A number argument as an input."""
@@ -765,6 +781,7 @@ _TESTS: dict[Any, tuple[str, bool, bool]] = {
 _SHOWN = frozenset(
     ("ivar", "item", "closure", "member", "fattr", "dict", "list", "set", "deque", "bytes", "len", "has", "ivars")
 )  # the line helps here
+_SLOTS = frozenset(("ivar", "item", "closure", "member"))  # places that a compiled call may read for itself
 _SIMPLE_KEYS: frozenset[type] = frozenset((str, int, type(None)))
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes whose contents can change
 _ITERATED: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), range(0), range(2**70), "", b"", bytearray())

@@ -21,9 +21,9 @@ from tracejit.trace.guard import Guard
 from tracejit.trace.guard import build as build_guard
 from tracejit.trace.key import Call
 from tracejit.trace.net import run
-from tracejit.trace.outputs import Argument, Computed, Grad, Held, Plan, Planner, Scalar, watch
+from tracejit.trace.outputs import Argument, Computed, Grad, Held, Plan, Planner, Scalar, Slot, watch
 from tracejit.trace.recorder import Cell, Reason, Recorder, bits, opened, plain_numbers
-from tracejit.trace.scalars import Memory, Numbers, Source, close
+from tracejit.trace.scalars import Memory, Numbers, Source, close, reader
 
 __all__ = ["Link", "Recording", "record"]
 
@@ -66,6 +66,7 @@ class Recording:
     guard: Guard | None
     identities: tuple[tuple[int, int], ...]  # (argument, id of the very tensor it must be)
     outside: frozenset[int]  # ids of tensors that no argument may be
+    slots: tuple[Slots, ...]  # places whose tensor is an input
     numbers: Numbers | None  # None where no number is an input
     inputs: frozenset[Any]  # which numbers are
     looked: frozenset[Any]  # which of them were looked at: not worth another recording like this
@@ -96,6 +97,8 @@ class Recording:
             for i, t in enumerate(call.tensors):
                 if id(t) in self.outside and all(i != j for j, _ in self.identities):
                     return f"tensor argument {i} is also known by another name"
+        if self.slots and (why := self.find_slots(call)) is not None:
+            return why
         assert self.guard is not None
         row = self.guard.check()
         if row >= 0:
@@ -108,6 +111,31 @@ class Recording:
         if self.deeds and (why := replay.ready(self.deeds)) is not None:
             return why
         return "something it was recorded with is gone" if self.link.dead else None
+
+    def find_slots(self, call: Call) -> str | None:
+        """Find the tensors in the slots; why they do not fit."""
+        found: list[Any] = []
+        for slot in self.slots:
+            t = slot.read(call)
+            if type(t) is not slot.type or slot.facts(t) != slot.wanted:
+                return f"{slot.name} holds something else than a tensor like the one it held"
+            found.append(t)
+        ids = {id(t) for t in found}
+        if len(ids) < len(found) or ids & self.outside or any(id(t) in ids for t in call.tensors):
+            return "a tensor kept outside is also known by another name"
+        call.slots = found
+        return None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Slots:
+    """A place outside that holds another tensor in every call: how to read it, and what is asked of the tensor."""
+
+    name: str
+    read: Callable[[Call], Any]
+    type: type
+    facts: Callable[[Any], Any]
+    wanted: Any
 
 
 def record(
@@ -188,7 +216,8 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
     for at, g in planner.grads:  # of new tensors; grows as more of them are met
         grads.append((at, planner.entry(g)))
     found = r.found()
-    _check_names(r, call, found)
+    named = _named(r, found)
+    _check_names(r, call, found, named)
     cotangents = () if backward is None else backward.cotangents
     placeholders = set(cotangents)
     forward = [(p, t) for p, t in zip(builder.params, builder.sources) if p not in placeholders]
@@ -199,7 +228,6 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
     scalars = {id(t) for t, _ in r.number_params.values()}
     reachable = r.reachable() | {id(t) for t in domain.library_tensors()}
     kept = reachable | scalars | r.arguments | set(r.grad_sources)
-    owners_of_cells = {id(c.owner) for c in r.cells.values()}
     if any(id(t) not in reachable and id(t) not in r.arguments and id(t) not in r.grad_sources for t, _ in updates):
         r.refuse("writes into a tensor of unknown origin")
     sources, owners = _sources(r, call, tensors, reachable, link)
@@ -209,9 +237,10 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
     if not r.reasons:
         places = f"{graph.fingerprint} {grads} {[position[id(t)] for t, _ in updates]} {root} "
         places += replay.signature(deeds) + ("" if backward is None else backward.signature())
-        digest = f"{places} {planner.signature(id)} {r.numbers.signature(id)}"
+        digest = f"{places} {planner.signature(id)} {r.numbers.signature(id)} {_slots_text(r, id)}"
         at = Ordinals()
-        mark = confirmed.mark(f"{places} {planner.signature(at)} {r.numbers.signature(at)}", r.codes.values())
+        words = f"{places} {planner.signature(at)} {r.numbers.signature(at)} {_slots_text(r, at)}"
+        mark = confirmed.mark(words, r.codes.values())
     seen: list[Any] = [*(t for t in tensors if id(t) not in scalars), *filter(r.is_tensor, found.values())]
     return Recording(
         name=name,
@@ -230,8 +259,9 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
         cells=tuple(r.cells.values()),
         guarded=frozenset(id(c.owner) for c in r.cells.values() if c.kind == "tensor"),
         guard=None,
-        identities=tuple((i, id(t)) for i, t in enumerate(call.tensors) if id(t) in found or id(t) in owners_of_cells),
+        identities=tuple((i, id(t)) for i, t in enumerate(call.tensors) if id(t) in named),
         outside=frozenset(id(t) for t in seen if id(t) not in r.arguments and id(t) not in r.grad_sources),
+        slots=tuple(_slot(domain, source, t, link) for source, t in r.slots.values()),
         numbers=close(r.numbers, tuple(r.number_params), bits, lambda x: watch(x, link)) if r.numbers.entries else None,
         inputs=frozenset(k for k, at in r.numbers.known.items() if isinstance(r.numbers.entries[at], Source)),
         looked=frozenset(r.looked),
@@ -297,8 +327,43 @@ def _shown_by(grads: list[tuple[int, int | None]], deeds: tuple[replay.Deed, ...
     return [*(g for _, g in grads if g is not None), *operands]
 
 
-def _check_names(r: Recorder, call: Call, found: Mapping[int, Any]) -> None:
+def _named(r: Recorder, found: Mapping[int, Any]) -> set[int]:
+    """Ids of what cells are about, were found by, or found: of these the trace is about the very objects."""
+    named = set(found)
+    stack: list[Any] = [x for c in r.cells.values() for x in (c.owner, c.key)]
+    while stack:
+        x = stack.pop()
+        named.add(id(x))
+        if isinstance(x, tuple):
+            stack.extend(x)
+    return named
+
+
+def _slot(domain: Domain, source: Source, tensor: Any, link: Link) -> Slots:
+    def facts(t: Any) -> Any:
+        return domain.facts(t), domain.get_grad(t) is None, bool(domain.get_hooks(t))
+
+    key = "" if source.key is None else f" {source.key!r}"
+    name = f"{_SLOT_WORDS[source.kind]}{key}"
+    return Slots(name, reader(source, lambda x: watch(x, link)), type(tensor), facts, facts(tensor))
+
+
+_SLOT_WORDS = {
+    "ivar": "attribute", "item": "the entry", "closure": "a variable of an enclosing function", "member": "slot",
+}  # fmt: skip
+
+
+def _slots_text(r: Recorder, name: Callable[[Any], int]) -> str:
+    """Text equal for two recordings with the same slots; `name` tells objects apart."""
+    return repr([(s.kind, name(s.owner), s.key) for s, _ in r.slots.values()])
+
+
+def _check_names(r: Recorder, call: Call, found: Mapping[int, Any], named: set[int]) -> None:
     """Argument containers are guarded as arguments only, and gradients as gradients: refuse what a cell found too."""
+    for place, (_, t) in r.slots.items():
+        if id(t) in named or id(t) in r.grads:
+            r.memory.exact.add(place)
+            r.refuse("a tensor kept outside, another one in every call, is also known by another name")
     if any(id(c) in found and type(c) is not tuple for c in call.containers):
         r.refuse("a container is an argument and also known by another name")
     if any(g in found or g in r.arguments for g in r.grad_sources):
@@ -312,9 +377,13 @@ def _sources(
     arguments = {id(t): i for i, t in enumerate(call.tensors)}
     scalars = {id(t): at for at, (t, _) in r.number_params.items()}
 
+    slots = {id(t): i for i, (_, t) in enumerate(r.slots.values())}
+
     def locate(t: Any) -> Any:
         if id(t) in scalars:
             return Scalar(scalars[id(t)])
+        if id(t) in slots:
+            return Slot(slots[id(t)])
         return Argument(arguments[id(t)]) if id(t) in arguments else Held(watch(t, link))
 
     owner_of = [r.grad_sources.get(id(t)) for t in tensors]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ from tracejit.ir.node import Node
 
 __all__ = [
     "FUNCTIONS", "OPAQUE", "RAISING", "SAFE", "Memory", "Numbers", "Opaque", "OpaqueInt", "OpaqueText", "Recipe",
-    "Source", "Tape", "leaves", "made_of", "plain_number",
+    "Source", "Tape", "leaves", "made_of", "plain_number", "reader",
 ]  # fmt: skip
 
 Number = int | float
@@ -145,6 +146,8 @@ class Memory:
     last: dict[Any, Any] = field(default_factory=dict[Any, Any])
     wide: set[Any] = field(default_factory=set[Any])
     exact: set[Any] = field(default_factory=set[Any])  # looked at: never again inputs
+    tensors: dict[Any, Any] = field(default_factory=dict[Any, Any])  # weak references to the tensors last found
+    moving: set[Any] = field(default_factory=set[Any])  # where another tensor was found: these are inputs, too
 
     def widens(self, key: Any, value: Number, bits: Any) -> bool:
         """Whether number `key`, now `value`, is an input; remembers it."""
@@ -158,6 +161,20 @@ class Memory:
                 self.last[key] = bits
                 return False
             self.wide.add(key)
+        return True
+
+    def moves(self, key: Any, tensor: Any) -> bool:
+        """Whether the tensor in a place is an input, whichever it is; remembers it."""
+        if key in self.exact:
+            return False
+        if key not in self.moving:
+            if len(self.tensors) > 4096:
+                self.tensors.clear()
+            before = self.tensors.get(key)
+            if before is None or before() is tensor:
+                self.tensors[key] = weakref.ref(tensor)
+                return False
+            self.moving.add(key)
         return True
 
 
@@ -232,7 +249,7 @@ class Numbers:
 def close(tape: Tape, params: tuple[int, ...], bits: Any, watch: Callable[[Any], Any]) -> Numbers:
     """The tape as a trace keeps it, holding owners weakly where possible (`watch`)."""
     return Numbers(
-        tuple(_reader(e, watch) if isinstance(e, Source) else None for e in tape.entries),
+        tuple(reader(e, watch) if isinstance(e, Source) else None for e in tape.entries),
         tuple(e if isinstance(e, Step) else None for e in tape.entries),
         tuple(map(type, tape.values)),
         tuple((at, v, bits(v)) for at, v in tape.guards.items()),
@@ -240,7 +257,8 @@ def close(tape: Tape, params: tuple[int, ...], bits: Any, watch: Callable[[Any],
     )
 
 
-def _reader(source: Source, watch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def reader(source: Source, watch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What finds the number, or tensor, of a source in a call; `watch` holds its owner."""
     key = source.key
     if source.kind == "argument":
         return lambda call: call.numbers[key]

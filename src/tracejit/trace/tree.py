@@ -24,7 +24,7 @@ from tracejit.trace.backward import Attachment, attach, compile_backward
 from tracejit.trace.causes import Cause
 from tracejit.trace.domain import Array, Domain
 from tracejit.trace.key import Call
-from tracejit.trace.outputs import Argument, Scalar
+from tracejit.trace.outputs import Argument, Scalar, Slot
 from tracejit.trace.recorder import bits
 from tracejit.trace.recording import Outcome, Recording, overlapping
 
@@ -184,6 +184,8 @@ def resolve(domain: Domain, rec: Recording, call: Call) -> list[Any] | None:
         elif owner is not None:
             t = call.tensors[owner.index] if isinstance(owner, Argument) else owner.get()
             t = None if t is None else domain.get_grad(t)
+        elif type(s) is Slot:
+            t = call.slots[s.index]
         else:
             t = call.tensors[s.index] if isinstance(s, Argument) else s.get()
         if t is None:
