@@ -128,6 +128,8 @@ def make(trace: Trace, domain: Domain, call: Call, tensors: Sequence[Any], setti
         raise Unsaid("it reads a .grad")
     if rec.numbers is not None:
         raise Unsaid("a number is an input")
+    if rec.slots:
+        raise Unsaid("a tensor kept outside is an input")
     if rec.guard is None:
         raise Unsaid("it has no guard")
     if trace.kept or any(isinstance(e, Computed) and e.raises for e in rec.plan.entries):
