@@ -21,7 +21,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from tracejit.codegen.llvm import conv, matmul
+from tracejit.codegen.llvm import conv, matmul, winograd
 from tracejit.codegen.llvm.matmul import Call
 from tracejit.runtime import buffer, engine
 
@@ -122,11 +122,12 @@ def convolution(
         (xn, xg, xc, 0, xh, xw), (wg, wo, wc, 0, wh, ww),
         (*strides(y)[:3], 0, *strides(y)[3:]),
     )  # fmt: skip
-    text = conv.kernel_text("f32", BITS)
-    runs = [
-        bound(text, conv.plan("f32", p.conv, BITS), {"x": x, "w": w, "y": y}, {"w": p.w, "y": p.y})
-        for p in conv.parts(v)
-    ]
+    runs: list[Callable[[], object]] = []
+    for p in conv.parts(v):
+        fast = winograd.plan("f32", p.conv, BITS)
+        text = (winograd if fast else conv).kernel_text("f32", BITS)
+        call = fast or conv.plan("f32", p.conv, BITS)
+        runs.append(bound(text, call, {"x": x, "w": w, "y": y}, {"w": p.w, "y": p.y}))
 
     def run() -> None:
         for part in runs:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tracejit.codegen.llvm import conv, matmul, order, scatter
+from tracejit.codegen.llvm import conv, matmul, order, scatter, winograd
 from tracejit.codegen.llvm.matmul import Call
 from tracejit.codegen.llvm.tile import Epilogue
 from tracejit.ir import dtype as dt
@@ -25,6 +25,7 @@ ALL = {name: d.numpy for name, d in dt.BY_NAME.items()}
 
 # Writing a kernel's text takes longer than a call of it.
 MATMUL, CONV, SCATTER = cache(matmul.kernel_text), cache(conv.kernel_text), cache(scatter.kernel_text)
+WINOGRAD = cache(winograd.kernel_text)
 
 
 @cache
@@ -256,6 +257,74 @@ def test_conv_of_nothing_is_zero() -> None:
     y = np.full((2, 1, 3, 2, 2), 99, np.float32)
     convolve("f32", x, w, y, (1, 1), (1, 1), (0, 0), (0, 0), (1, 1), 1)
     assert (y == 0).all()
+
+
+# ---------------------------------------------------------------- winograd
+
+
+def by_tiles(x: Array, w: Array, y: Array, low: tuple[int, int], high: tuple[int, int], slices: int = 1) -> None:
+    v = conv.Convolution(
+        x.shape[0], x.shape[1], w.shape[1], x.shape[2],
+        three(x.shape[3:], 1), (1, 3, 3), (1, 1, 1), (1, 1, 1), (0, *low), (0, *high), (1, 1, 1),
+        (*elements(x)[:3], 0, *elements(x)[3:]), (*elements(w)[:3], 0, *elements(w)[3:]),
+        (*elements(y)[:3], 0, *elements(y)[3:]),
+    )  # fmt: skip
+    call = winograd.plan("f32", v, BITS)
+    assert call is not None
+    run(WINOGRAD("f32", BITS), call, {"x": x, "w": w, "y": y}, slices)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_winograd_of_any_shape_padding_and_strides(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(3):
+        n, g = int(rng.integers(1, 4)), int(rng.integers(1, 3))
+        o, c = (int(i) for i in rng.integers(16, 50, 2))
+        wide = int(rng.choice([13, 14, 15, 16, 28, 29, 30, 31, 32, 60]))
+        low, high = (tuple(int(i) for i in rng.integers(-1, 4, 2)) for _ in range(2))
+        size = (int(rng.integers(3, 40)), wide + 2 - low[1] - high[1])
+        out = tuple(s + lo + hi - 2 for s, lo, hi in zip(size, low, high))
+        if min(out) <= 0:
+            continue
+        x, w = values(rng, (n, g, c, *size), "f32"), values(rng, (g, o, c, 3, 3), "f32")
+        if rng.random() < 0.5:
+            x = strided(rng, x)
+        if rng.random() < 0.5:
+            w = np.ascontiguousarray(w.swapaxes(1, 2)[..., ::-1, ::-1])[..., ::-1, ::-1].swapaxes(1, 2)
+        guarded = np.full((n + 1, g, o + 1, *out), 99, np.float32)
+        y = guarded[:n, :, :o]
+        by_tiles(x, w, y, low, high, int(rng.integers(1, 5)))
+        around = padded(x, low, high, (1, 1))
+        bound = 2e-6 * direct(abs(around), abs(w), (1, 1), (1, 1))
+        assert (abs(y - direct(around, w, (1, 1), (1, 1))) <= bound).all(), (x.shape, w.shape, low, high)
+        once = y.copy()
+        y[...] = 99
+        assert (guarded == 99).all(), "wrote outside of y"
+        by_tiles(x, w, y, low, high)
+        np.testing.assert_array_equal(y, once)
+
+
+@pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan, 3e38])
+def test_winograd_takes_infinities_as_far_as_a_plain_sum_does(special: float) -> None:
+    rng = np.random.default_rng(0)
+    x, w = values(rng, (2, 1, 16, 9, 32), "f32"), values(rng, (1, 16, 16, 3, 3), "f32")
+    x[0, 0, 3, 4, 7], x[1, 0, 5, 0, 31], w[0, 2, 3, 1, 1] = special, -special, 0
+    y, plain = np.empty((2, 1, 16, 9, 32), np.float32), np.empty((2, 1, 16, 9, 32), np.float32)
+    by_tiles(x, w, y, (1, 1), (1, 1))
+    convolve("f32", x, w, plain, (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), 1)
+    np.testing.assert_array_equal(np.isfinite(y), np.isfinite(plain))
+    np.testing.assert_array_equal(y[~np.isfinite(y)], plain[~np.isfinite(y)])
+    np.testing.assert_allclose(y, plain, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("channels", [16, 64, 512])
+def test_winograd_is_as_near_to_float64_as_torch_asks_of_a_convolution(channels: int) -> None:
+    rng = np.random.default_rng(0)
+    x = values(rng, (1, 1, channels, 16, 16), "f32")
+    w = (values(rng, (1, 32, channels, 3, 3), "f32") / np.sqrt(9 * channels)).astype(np.float32)
+    y = np.empty((1, 1, 32, 16, 16), np.float32)
+    by_tiles(x, w, y, (1, 1), (1, 1))
+    np.testing.assert_allclose(y, direct(padded(x, (1, 1), (1, 1), (1, 1)), w, (1, 1), (1, 1)), rtol=1.3e-6, atol=1e-5)
 
 
 # ---------------------------------------------------------------- scatter, cumulative, sort

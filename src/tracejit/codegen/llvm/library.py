@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from tracejit.codegen.kernel import sizes
-from tracejit.codegen.llvm import conv, matmul, order, scatter
+from tracejit.codegen.llvm import conv, matmul, order, scatter, winograd
 from tracejit.codegen.place import strides_of
 from tracejit.codegen.views import Padding, View, is_zero, padded_view, view
 from tracejit.ir.dim import Extent, has_zero, same
@@ -119,12 +119,15 @@ def _matmul(n: Node, found: Match, bits: int) -> Sequence[Routine]:
 
 
 def _conv(n: Node, found: Match, bits: int) -> Sequence[Routine]:
-    name = n.dtype.name
-    text = _text(conv.kernel_text, name, bits)
-    return [
-        arguments(text, conv.plan(name, p.conv, bits), {"x": 0, "w": 1}, {"w": p.w, "y": p.y})
-        for p in conv.parts(convolution(n, found))
-    ]
+    return [convolve(p, n.dtype.name, bits) for p in conv.parts(convolution(n, found))]
+
+
+def convolve(part: conv.Part, dtype: str, bits: int) -> Routine:
+    """One convolution by the kernel that suits it."""
+    fast = winograd.plan(dtype, part.conv, bits)
+    text = _text(winograd.kernel_text if fast else conv.kernel_text, dtype, bits)
+    call = fast or conv.plan(dtype, part.conv, bits)
+    return arguments(text, call, {"x": 0, "w": 1}, {"w": part.w, "y": part.y})
 
 
 def _scatter(n: Node, found: Match, bits: int) -> Sequence[Routine]:
