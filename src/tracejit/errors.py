@@ -82,6 +82,15 @@ class InPlaceError(AutogradError):
     """
 
 
+class CallbackError(TracejitError):
+    """A callback changed what the compiled function that made it reads.
+
+    f = tj.compile(lambda x: tj.callback(change, settings) or x * settings["scale"])
+
+    Fix: let the callback only look, or write what the function does not read.
+    """
+
+
 class NotCompilable(TracejitError):
     """A function, opcode or call the recorder does not understand; the function stays eager and `explain()` says
     why."""

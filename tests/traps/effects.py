@@ -1453,3 +1453,231 @@ def many_threads_count(T):
                 t.join()
 
     return f, ramp(T, 20), box
+
+
+# ---------------------------------------------------------------- callbacks and promises
+
+
+@program()
+def callback_in_order(T):
+    box = Box(log=[], n=0)
+
+    def f(x):
+        box.n += 1
+        T.callback(box.log.append, box.n)
+        box.log.append("between")
+        T.callback(note, x * 2, loss=x.sum().item())
+        return x
+
+    def note(y, loss):
+        box.log.append((y, loss, len(box.log)))
+
+    return f, ramp(T), box
+
+
+@program()
+def callback_of_a_method_and_of_text(T):
+    class Log:
+        def __init__(self):
+            self.lines = []
+
+        def write(self, text):
+            self.lines.append(text)
+
+    log = Log()
+
+    def f(x):
+        T.callback(log.write, f"{x.sum().item():.2f} {x}")
+        return x + 1
+
+    return f, ramp(T), log
+
+
+@program(compiles=None)
+def callback_before_a_write(T):
+    w, seen = T.zeros(2), []
+
+    def f(x):
+        T.callback(lambda: None)
+        T.callback(look)
+        w.add_(x)
+        return w * 2
+
+    def look():
+        seen.append(w.tolist())
+
+    return f, ramp(T), lambda: (w, seen)
+
+
+@program()
+def callback_after_a_write(T):
+    w, seen = T.zeros(2), []
+
+    def f(x):
+        w.add_(x)
+        T.callback(look)
+        return w * 2
+
+    def look():
+        seen.append(w.tolist())
+
+    return f, ramp(T), lambda: (w, seen)
+
+
+@program(compiles=None)
+def callback_argument_changes_later(T):
+    seen = []
+
+    def f(x):
+        mine = [1]
+        T.callback(seen.append, mine)
+        mine.append(2)
+        return x
+
+    return f, ramp(T), seen
+
+
+@program(compiles=None)
+def callback_that_raises_sometimes(T):
+    box = Box(n=0, after=0)
+
+    def check(n):
+        if n % 5 == 4:
+            raise ValueError(n)
+
+    def f(x):
+        box.n += 1
+        T.callback(check, box.n)
+        box.after += 1
+        return x * box.n
+
+    return f, ramp(T, 14), box
+
+
+@program(compiles=None)
+def callback_changes_what_is_read_before(T):
+    box, cfg = Box(log=[]), {"k": 1.0}
+
+    def change():
+        cfg["k"] += 1
+
+    def f(x):
+        y = x * cfg["k"]
+        T.callback(change)
+        return y
+
+    return f, ramp(T), lambda: (box, cfg)
+
+
+@program()
+def pure_of_numbers(T):
+    calls = []
+
+    @T.pure
+    def schedule(step, scale=2.0):
+        return 1.0 / (step + 1) * scale
+
+    @T.pure
+    def table(n):
+        return [n, {"n": n}]
+
+    box = Box(step=0)
+
+    def f(x):
+        box.step += 1
+        t = table(3)
+        t.append(box.step)
+        return x * schedule(box.step), t, schedule(1, scale=3.0)
+
+    return f, ramp(T), lambda: (box, calls)
+
+
+@program()
+def assume_constant_gives_a_tensor(T):
+    @T.assume_constant
+    def mask(n):
+        return T.ones(n) * n
+
+    return (lambda x: x * mask(2)), ramp(T), None
+
+
+# ---------------------------------------------------------------- what is handed out
+
+
+@program()
+def cleared_outside_list_is_returned(T):
+    box = Box(buf=[1])
+
+    def f(x):
+        box.buf.clear()
+        box.buf.append(x * 2)
+        return box.buf
+
+    return f, ramp(T), box
+
+
+@program()
+def objects_are_returned_and_kept(T):
+    @dataclasses.dataclass
+    class Output:
+        y: object
+        n: int = 0
+        more: list = dataclasses.field(default_factory=list)
+
+    class Node:
+        __slots__ = ("left", "value")
+
+    box = Box(last=None)
+
+    def f(x):
+        node = Node()
+        node.value = x.sum().item()
+        out = Output(x * 2, x.shape[0])
+        out.more.append(node)
+        out.extra = (node, out.y)
+        box.last = out
+        return out, node, {"y": out.y}
+
+    def look():
+        return box, box.last is None or box.last.more[0] is box.last.extra[0]
+
+    return f, ramp(T), look
+
+
+@program(compiles=None)
+def object_that_contains_itself(T):
+    def f(x):
+        a, b = Box(), Box()
+        a.b, b.a = b, a
+        a.y = x * 2
+        return a
+
+    return f, ramp(T), None
+
+
+@program()
+def frozen_dataclass_is_returned(T):
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class Point:
+        x: object
+        scale: float = 1.0
+
+    def f(x):
+        p = Point(x * 2)
+        return dataclasses.replace(p, scale=2.0) if False else Point(p.x + 1, 3.0)
+
+    return f, ramp(T), None
+
+
+@program(compiles=None)
+def object_of_a_subclass_of_a_builtin(T):
+    class Output(dict):
+        pass
+
+    def f(x):
+        out = Output()
+        out["y"] = x * 2
+        out.note = 1
+        return out
+
+    return f, ramp(T), None

@@ -25,6 +25,7 @@ from tracejit.tensor.random import default_generator
 from tracejit.tensor.tape import edge_of, tape_position
 from tracejit.tensor.tensor import Device, Tensor, Version, apply, current_grad_fn, needs_grad, wrap
 from tracejit.trace.domain import Anatomy, Array, Domain, Tape
+from tracejit.trace.recorder import bits
 
 __all__ = ["DOMAIN", "assume_constant", "callback", "compile", "disable", "eager", "explain", "pure"]
 
@@ -156,16 +157,49 @@ def disable(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def pure(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Says that `fn` has no effects. It is recorded like any function, so nothing is taken on trust yet."""
-    return fn
+    """`fn`, of which you say that its result depends on its arguments only and that it does nothing else. A compiled
+    function does not look into it: it calls it again where its arguments are numbers that change, and keeps its result
+    where they are the same. Arguments and results are numbers, text and containers of them, not tensors.
+
+    Nobody checks: where it is not so, compiled results are wrong.
+    """
+
+    @functools.wraps(fn)
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    marked.__dict__["_tracejit_mark"] = "pure"
+    return marked
 
 
-def assume_constant(fn: Any) -> Any:
-    """Says that `fn` gives the same in every call. It is recorded like any function, so nothing is taken on trust
-    yet."""
-    return fn
+def assume_constant(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, of which you say that it gives the same whenever it is called with the same arguments. It is called once
+    for each; the result is kept for ever, in plain Python too, and may be anything, a tensor or a table. Arguments are
+    hashable.
+
+    Nobody checks: what `fn` would have returned later, nobody sees.
+    """
+    results: dict[Any, Any] = {}
+
+    @functools.wraps(fn)
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        key = bits((args, tuple(kwargs.items())))
+        if key not in results:
+            results[key] = fn(*args, **kwargs)
+        return results[key]
+
+    marked.__dict__["_tracejit_mark"] = "assume_constant"
+    return marked
 
 
-def callback(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn`, run as plain Python in every call: a compiled function that calls it stays eager."""
-    return disable(fn)
+def callback(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """fn(*args, **kwargs) as plain Python, in every call and at its place among the effects: logging, metrics, plots.
+    Its result is dropped. In a compiled call it runs after all tensors were written, so a recording that writes one
+    later than its callback stays eager.
+
+    It may do what it likes but change what the compiled function reads: where that is seen, CallbackError is raised.
+    """
+    fn(*args, **kwargs)
+
+
+callback.__dict__["_tracejit_mark"] = "callback"

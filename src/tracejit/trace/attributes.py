@@ -314,6 +314,8 @@ def bind(r: Recorder, raw: Any, x: Any, t: type) -> Any:
         return raw if x is None else r.invoke(raw.fget, (x,))
     if isinstance(raw, C_METHODS):
         return raw.__get__(x, t) if kind is not types.BuiltinFunctionType else raw
+    if inlined(kind) is not None and isinstance(raw.__dict__.get("function"), Function):
+        return raw if x is None else types.MethodType(raw, x)
     getter = r.lookup(kind, "__get__")
     if getter is ABSENT:
         return raw
@@ -366,6 +368,8 @@ def offer(r: Recorder, x: Any, depth: int = 0) -> None:
             for name, v in (instance_dict(x) or {}).items():
                 if r.is_tensor(v):
                     r.cell("ivar", x, name, v)
+    elif isinstance(x, (int, float, str)):
+        r.deep(x)
     elif not isinstance(x, np.generic):
         r.refuse(f"hands {describe(x)} to the library")
 

@@ -30,7 +30,8 @@ from tracejit.trace.attributes import (
 from tracejit.trace.domain import is_library, is_recorder
 from tracejit.trace.instrument import NULL, VERSION, is_instrumented
 from tracejit.trace.iteration import format, iterate
-from tracejit.trace.models import KEEP_OPAQUE, METHOD_MODELS, MODELS, MOVES, OBJECT_METHODS
+from tracejit.trace.marks import MARKED
+from tracejit.trace.models import FUNCTION_MODELS, KEEP_OPAQUE, METHOD_MODELS, MODELS, MOVES, OBJECT_METHODS
 from tracejit.trace.operators import item
 from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe
 from tracejit.trace.scalars import FUNCTIONS, OPAQUE, plain_number
@@ -104,6 +105,10 @@ def call(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] |
         if r.is_old(f.keywords):
             r.cell("dict", f.keywords, None, tuple(f.keywords.items()))
         return call(r, f.func, (*f.args, *args), {**f.keywords, **kwargs})
+    if t is operator.methodcaller and len(args) == 1 and not kwargs:
+        name, *given = f.__reduce__()[1]
+        if f.__reduce__()[0] is operator.methodcaller:
+            return call(r, attribute(r, args[0], name), tuple(given))
     if t in (operator.attrgetter, operator.itemgetter) and len(args) == 1 and not kwargs:
         return _getter(r, f, args[0])
     if (inner := inlined(t)) is not None:
@@ -137,6 +142,11 @@ def _getter(r: Recorder, f: Any, x: Any) -> Any:
 
 def call_function(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A Python function: the library's runs plain, any other as an instrumented copy."""
+    if (mark := f.__dict__.get("_tracejit_mark")) is not None and is_library(f.__globals__.get("__name__")):
+        return MARKED[mark](r, f, args, kwargs)
+    if (model := FUNCTION_MODELS.get(f)) is not None:
+        _identify(r, f)
+        return model(r, *args, **kwargs)
     if is_library(f.__globals__.get("__name__")) and not _wraps_user_code(f):
         if is_refused(f):
             r.refuse(f"calls {f.__qualname__}")
@@ -274,8 +284,9 @@ def make_instance(r: Recorder, cls: type, args: tuple[Any, ...], kwargs: Mapping
     if new is default_new:
         if init is object.__dict__["__init__"] and (args or kwargs):
             return cls(*args, **kwargs)  # raises
-        x = object.__new__(cls)
-        own(r, x)
+        x = own(r, object.__new__(cls))
+        if all(c is object or c.__flags__ & HEAP for c in cls.__mro__):
+            r.instances.add(id(x))
     elif isinstance(new, Function):
         x = call(r, new, (cls, *args), kwargs)
     elif (isinstance(new, types.BuiltinFunctionType) and new.__self__ in effects.NEWABLE) or issubclass(
@@ -313,15 +324,21 @@ def own(r: Recorder, x: Any) -> Any:
     return x
 
 
+HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes made in Python
 _CALLABLE = (Function, types.MethodType)
 NUMBERS: frozenset[type] = frozenset((*OPAQUE, float, int, bool))
 
 
 def guard_conversion(r: Recorder, cls: Any, x: Any) -> None:
     """int(x), str(x), ... of an object of the user's calls its dunders from C."""
-    converts = cls in (int, float, complex, bool, str, bytes)
-    if converts and not is_number(r, x) and type(x) not in CONTAINERS and not isinstance(x, (type, *_CALLABLE)):
+    if is_number(r, x) or type(x) in CONTAINERS or isinstance(x, (type, *_CALLABLE)):
+        return
+    if cls in (str, bytes):
         format(x)
+    elif cls in (int, float, complex, bool):
+        for name in ("__int__", "__index__", "__trunc__", "__float__", "__complex__", "__bool__", "__len__"):
+            if isinstance(r.lookup(type(x), name), Function):
+                r.refuse(f"converts {describe(x)}")
 
 
 def call_builtin(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -29,7 +29,7 @@ DEEP: frozenset[Callable[..., Any]] = frozenset(
     [
         *(abs, round, divmod, pow, repr, ascii, ord, chr, format, bin, hex, oct),
         *(int, float, complex, bool, str, bytes, range, slice),
-        *(operator.index, operator.itemgetter, operator.attrgetter),
+        *(operator.index, operator.itemgetter, operator.attrgetter, operator.methodcaller),
         *(getattr(math, name) for name in _MATH.split()),
     ]
 )

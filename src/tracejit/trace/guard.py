@@ -116,7 +116,11 @@ def same_value(a: Any, b: Any) -> bool:
 
 
 def _matches(x: Any, expected: Any) -> bool:
-    return id(x) == expected.id if type(expected) is Same else same_value(x, expected)
+    if type(expected) is Same:
+        return id(x) == expected.id
+    if type(expected) is tuple:
+        return type(x) is tuple and _same_each(x, expected)
+    return same_value(x, expected)
 
 
 def _same_each(a: Sequence[Any], b: Sequence[Any]) -> bool:

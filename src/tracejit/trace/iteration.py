@@ -28,6 +28,10 @@ def iterate(x: Any) -> Any:
     if t in FRESH_ITERATORS:
         old_iterator(r, x)
         return x
+    if isinstance(x, list) and is_base(t, list, "__iter__"):
+        r.type_of(x)
+        r.shallow(x)
+        return x
     if (t in CONTAINERS and t is not dict) or (isinstance(x, dict) and is_base(t, dict, "__iter__")):
         r.shallow(x)
         return x

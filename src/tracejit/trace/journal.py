@@ -17,12 +17,11 @@ __all__ = ["Effect", "Journal"]
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """f(*operands, **keywords); `open` where it may look at or change anything, as a callback does."""
+    """f(*operands, **keywords)"""
 
     f: Callable[..., Any]
     operands: tuple[Any, ...]
     keywords: Mapping[str, Any]
-    open: bool = False
 
 
 @dataclass(slots=True)
@@ -37,4 +36,8 @@ class Journal:
     hidden: dict[int, list[Any]] = field(default_factory=dict[int, list[Any]])  # ... -> opaque values that lie in it
     shuffled: set[int] = field(default_factory=set[int])  # written containers that did not only grow
     anchors: set[int] = field(default_factory=set[int])  # objects found through guarded code: globals of a function
-    frozen: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])  # tensor that must stay, its version
+    frozen: list[tuple[Any, Any]] = field(
+        default_factory=list[tuple[Any, Any]]
+    )  # what must stay; its version or elements
+    # The .grad slots and tensors that were written before the first callback.
+    early: tuple[frozenset[tuple[int, int]], frozenset[int]] | None = None

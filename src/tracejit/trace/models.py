@@ -9,6 +9,7 @@ import _string  # type: ignore[import-not-found]  # what string.Formatter stands
 import abc
 import builtins
 import collections
+import copy
 import functools
 import itertools
 import operator
@@ -23,6 +24,7 @@ from tracejit.trace.attributes import (
     Function,
     attribute,
     instance_attribute,
+    instance_dict,
     is_base,
     is_data_descriptor,
     old_iterator,
@@ -33,6 +35,7 @@ from tracejit.trace.iteration import driven, iterate, joined, text_of
 from tracejit.trace.operators import apply_binary, apply_compare, contains_in, item, truth, unary
 from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe
 from tracejit.trace.replay import safe_stream
+from tracejit.trace.scalars import OPAQUE
 from tracejit.trace.writes import (
     act,
     advance,
@@ -58,12 +61,6 @@ def wrapped(r: Recorder, f: Any, result: Callable[[Any], Any] = lambda v: v) -> 
     return callback
 
 
-def _read(v: Any) -> Any:
-    if (r := active()) is not None:
-        r.deep(v)
-    return v
-
-
 def _len(r: Recorder, x: Any) -> Any:
     if r.is_tensor(x):
         r.touch(x)
@@ -75,6 +72,7 @@ def _len(r: Recorder, x: Any) -> Any:
         or t in CONTAINERS
         or t in FRESH_ITERATORS
         or (isinstance(x, dict) and is_base(t, dict, "__len__"))
+        or (isinstance(x, list) and is_base(t, list, "__len__"))
     ):
         if t in FRESH_ITERATORS:
             old_iterator(r, x)
@@ -170,22 +168,44 @@ def _sum(r: Recorder, xs: Any, /, start: Any = 0) -> Any:
 def _extreme(which: Any) -> Any:
     def model(r: Recorder, *args: Any, key: Any = None, **kwargs: Any) -> Any:
         items = list(iterate(args[0])) if len(args) == 1 else list(args)
-        if key is None:
-            for x in items:
-                r.deep(x)
-        if "default" in kwargs and not items:
-            return kwargs["default"]
-        return plain(r, which, items, key=wrapped(r, key, _read)) if items else which(items)
+        if not items:
+            return kwargs["default"] if "default" in kwargs else which(items)
+        keys = items if key is None else [r.invoke(key, (x,)) for x in items]
+        if all(type(k) in IMMUTABLE for k in keys):
+            return items[keys.index(which(keys))] if all(k == k for k in keys) else _first(r, which, items, keys)
+        return _first(r, which, items, keys)
 
     return model
 
 
+def _first(r: Recorder, which: Any, items: list[Any], keys: list[Any]) -> Any:
+    """The item whose key comes first, found as max and min find it."""
+    best = 0
+    for k in range(1, len(items)):
+        if truth(apply_compare(r, keys[k], keys[best], operator.gt if which is max else operator.lt)):
+            best = k
+    return items[best]
+
+
+class _Key:
+    """A key of sort, compared recorded."""
+
+    __slots__ = ("r", "v")
+
+    def __init__(self, r: Recorder, v: Any) -> None:
+        self.r, self.v = r, v
+
+    def __lt__(self, other: _Key) -> bool:
+        return truth(apply_compare(self.r, self.v, other.v, operator.lt))
+
+
 def _sorted(r: Recorder, xs: Any, /, *, key: Any = None, reverse: Any = False) -> Any:
     items = list(iterate(xs))
-    if key is None:
-        for x in items:
-            r.deep(x)
-    return r.made(plain(r, sorted, items, key=wrapped(r, key, _read), reverse=truth(reverse)))
+    keys = [r.reveal(x) if key is None else r.reveal(r.invoke(key, (x,))) for x in items]
+    if not all(type(k) in IMMUTABLE for k in keys):
+        keys = [_Key(r, k) for k in keys]
+    order = plain(r, sorted, range(len(items)), key=keys.__getitem__, reverse=truth(reverse))
+    return r.made([items[k] for k in order])
 
 
 def _map(r: Recorder, f: Any, *xs: Any) -> Any:
@@ -425,9 +445,7 @@ def _list_sort(r: Recorder, x: list[Any], *, key: Any = None, reverse: Any = Fal
         result = _sorted(r, list(x), key=key, reverse=reverse)
         store_item(r, x, slice(None), tuple(result))
         return
-    if key is None:
-        r.deep(x)
-    plain(r, list.sort, x, key=wrapped(r, key, _read), reverse=truth(reverse))
+    list.__setitem__(x, slice(None), _sorted(r, list(x), key=key, reverse=reverse))
 
 
 def _dict_get(r: Recorder, x: dict[Any, Any], key: Any, default: Any = None) -> Any:
@@ -543,7 +561,85 @@ def match(operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
     return operands
 
 
+def _namespace(r: Recorder, *args: Any, **kwargs: Any) -> Any:
+    if args:
+        r.refuse("makes a SimpleNamespace from a mapping")
+    x = r.made(types.SimpleNamespace(*args, **kwargs))
+    r.made(x.__dict__)
+    return x
+
+
+def _copy(r: Recorder, x: Any) -> Any:
+    t = type(x)
+    if r.is_value(x) or isinstance(x, (type, Function, types.ModuleType)) or t is tuple:
+        return x
+    if t in (list, dict, set):
+        r.shallow(x)
+        return r.made(t(x))
+    method = r.lookup(t, "__copy__")
+    if isinstance(method, Function):
+        return r.invoke(method, (x,))
+    return _copied(r, x, lambda v: v)
+
+
+def _deepcopy(r: Recorder, x: Any, memo: Any = None) -> Any:
+    memo = {} if memo is None else memo
+    if id(x) in memo:
+        return memo[id(x)]
+    t = type(x)
+    if t in OPAQUE or r.is_value(x) or isinstance(x, (type, Function, types.BuiltinFunctionType)):
+        return x
+    if t in (list, dict, set, tuple):
+        r.shallow(x)
+        if t is list or t is dict:
+            new = memo[id(x)] = r.made(t())
+            if t is list:
+                new.extend(_deepcopy(r, v, memo) for v in x)
+            else:
+                new.update((_deepcopy(r, k, memo), _deepcopy(r, r.read("item", x, k, v), memo)) for k, v in x.items())
+            return new
+        parts = [_deepcopy(r, v, memo) for v in x]
+        memo[id(x)] = x if t is tuple and all(a is b for a, b in zip(parts, x)) else r.made(t(parts))
+        return memo[id(x)]
+    method = r.lookup(t, "__deepcopy__")
+    if isinstance(method, Function):
+        return r.invoke(method, (x, memo))
+    memo[id(x)] = _copied(r, x, lambda v: _deepcopy(r, v, memo), memo)
+    return memo[id(x)]
+
+
+_REDUCES = ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
+
+
+def _copied(r: Recorder, x: Any, part: Callable[[Any], Any], memo: Any = None) -> Any:
+    """A copy of an object whose class leaves copying to `object`."""
+    t, space = type(x), instance_dict(x)
+    plain_class = all(c is object or (c.__flags__ & 1 << 9 and "__slots__" not in c.__dict__) for c in t.__mro__)
+    own_way = any(r.lookup(t, n) not in (ABSENT, object.__dict__.get(n)) for n in _REDUCES) or isinstance(
+        t, abc.ABCMeta
+    )
+    if not plain_class or own_way or space is None or r.is_tensor(x) or is_library(t.__module__):
+        r.refuse(f"copies {describe(x)}")
+        return (copy.copy if memo is None else copy.deepcopy)(x)
+    r.type_of(x)
+    if r.is_old(x):
+        r.dict_owner[id(space)] = x
+        r.keep.append(space)
+        r.shallow(space)
+    new = r.made(object.__new__(t))
+    r.instances.add(id(new))
+    r.made(new.__dict__)
+    if memo is not None:
+        memo[id(x)] = new
+    for name, v in tuple(space.items()):
+        new.__dict__[name] = part(r.read("ivar", x, name, v))
+    return new
+
+
+FUNCTION_MODELS: dict[Any, Callable[..., Any]] = {copy.copy: _copy, copy.deepcopy: _deepcopy}
+
 MODELS: dict[Any, Callable[..., Any]] = {
+    types.SimpleNamespace: _namespace,
     len: _len,
     iter: _iter,
     next: _next,

@@ -7,6 +7,7 @@ back into Python where no hook saw it.
 from __future__ import annotations
 
 import ctypes
+import enum
 import functools
 import gc
 import sys
@@ -120,7 +121,9 @@ class Net:
         code, known = frame.f_code, self.known
         if (fine := known.get(id(code))) is None:
             name = frame.f_globals.get("__name__")
-            fine = known[id(code)] = is_instrumented(code) or is_library(name) or is_recorder(name) or _is_ours(name)
+            fine = known[id(code)] = (
+                is_instrumented(code) or is_library(name) or is_recorder(name) or _is_ours(name) or code in _PURE
+            )
             self.r.keep.append(code)
             if fine and self.count < _SLOTS // 2:
                 self._add(id(code))
@@ -153,9 +156,16 @@ _SUPPORT = frozenset(
 
 
 def _is_ours(module: Any) -> bool:
-    """Modules that run no code of the user's: a collection may free machine code of ours at any time, by llvmlite,
-    and drop it from a weak dictionary."""
-    return isinstance(module, str) and module.partition(".")[0] in ("abc", "llvmlite", "weakref", "_weakrefset")
+    """Modules that run no code of the user's unseen: a collection may free machine code of ours at any time, by
+    llvmlite, and drop it from a weak dictionary; `from package import name` looks whether it is there."""
+    return isinstance(module, str) and (
+        module.partition(".")[0] in ("abc", "llvmlite", "weakref", "_weakrefset")
+        or module in ("importlib._bootstrap", "_frozen_importlib")
+    )
+
+
+# Called by C code for classes whose whole contents are then guarded: they read what never changes.
+_PURE: frozenset[types.CodeType] = frozenset((enum.Enum.__hash__.__code__,))
 
 
 def _is_support(module: Any) -> bool:

@@ -226,7 +226,12 @@ def contains_in(r: Recorder, x: Any, box: Any) -> bool:
         return found is not ABSENT
     if t in FRESH_ITERATORS and t not in VIEWS:
         return any(x is v or truth(apply_compare(r, v, x, operator.eq)) for v in iterate(box))
-    if t in CONTAINERS or is_number(r, box) or t in VIEWS:
+    if (
+        t in CONTAINERS
+        or is_number(r, box)
+        or t in VIEWS
+        or (isinstance(box, list) and is_base(t, list, "__contains__"))
+    ):
         if t in VIEWS:
             old_iterator(r, box)
         r.deep(x)
@@ -287,7 +292,9 @@ def truth(x: Any) -> bool:
         return plain(r, bool, x)
     if t in CONTAINERS or is_namedtuple(t):
         return truth(len(x) if isinstance(x, tuple) else length(r, x))
-    if isinstance(x, dict) and is_base(t, dict, "__len__") and r.lookup(t, "__bool__") is ABSENT:
+    kind = dict if isinstance(x, dict) else list if isinstance(x, list) else None
+    if kind is not None and is_base(t, kind, "__len__") and r.lookup(t, "__bool__") is ABSENT:
+        r.type_of(x)
         return truth(length(r, x))
     r.type_of(x)
     for name in ("__bool__", "__len__"):
@@ -326,7 +333,8 @@ def item(r: Recorder, x: Any, key: Any) -> Any:
         return x[key] if type(key) in IMMUTABLE else plain(r, operator.getitem, x, key)
     if isinstance(x, dict) and is_base(t, dict, "__getitem__"):
         return _dict_item(r, x, t, key)
-    if t is list or t is collections.deque or t is bytearray:
+    if t in (collections.deque, bytearray) or (isinstance(x, list) and is_base(t, list, "__getitem__")):
+        r.type_of(x)
         r.deep(key)
         r.shallow(x)
         value = x[key] if type(key) in IMMUTABLE else plain(r, operator.getitem, x, key)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import types
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +19,15 @@ import numpy as np
 
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
+from tracejit.trace.attributes import instance_dict
 from tracejit.trace.domain import Array, Domain
 from tracejit.trace.key import Call
 from tracejit.trace.recorder import Recorder, describe, is_namedtuple
 from tracejit.trace.scalars import OPAQUE
 
 __all__ = [
-    "Argument", "Built", "Computed", "Container", "Grad", "Held", "Plan", "Planner", "Result", "Scalar", "Slot",
-    "Value", "View", "watch",
+    "Argument", "Built", "Computed", "Container", "Grad", "Held", "Instance", "Plan", "Planner", "Result", "Scalar",
+    "Slot", "Value", "View", "slots_of", "watch",
 ]  # fmt: skip
 
 
@@ -112,6 +114,22 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
+class Instance:
+    """A new object of the class that `get` gives; its attributes are earlier entries."""
+
+    get: Callable[[], Any]
+    names: tuple[str, ...]
+    items: tuple[int, ...]
+
+    def build(self, made: Sequence[Any]) -> Any:
+        """The object."""
+        x = object.__new__(self.get())
+        for name, k in zip(self.names, self.items):
+            object.__setattr__(x, name, made[k])
+        return x
+
+
+@dataclass(frozen=True, slots=True)
 class Computed:
     """f of earlier entries: numbers, text, tensors, functions made in the call. Plain Python, may raise if `raises`."""
 
@@ -120,7 +138,9 @@ class Computed:
     raises: bool
 
 
-Entry = Argument | Slot | Container | Held | Grad | Value | Result | Number | Scalar | View | Built | Computed
+Entry = (
+    Argument | Slot | Container | Held | Grad | Value | Result | Number | Scalar | View | Built | Instance | Computed
+)
 
 
 def watch(x: Any, on_death: Callable[[Any], None] | None = None) -> Callable[[], Any]:
@@ -162,7 +182,7 @@ class Plan:
                     made.append(e.value)
                 case View():
                     made.append(e)  # built later: it wants its base's place on the tape
-                case Built() | Computed():
+                case Built() | Instance() | Computed():
                     made.append(e)
         return made
 
@@ -172,13 +192,15 @@ class Plan:
         for i, e in enumerate(self.entries):
             if isinstance(e, View):
                 made[i] = domain.view(made[e.base], e.op, e.taped)
+            elif isinstance(e, Instance):
+                made[i] = e.build(made)
             elif isinstance(e, Computed):
                 made[i] = e.f(*[made[k] for k in e.items])
             elif isinstance(e, Built):
                 items = [made[k] for k in e.items]
                 if e.kind is dict:
                     made[i] = dict(zip(items[::2], items[1::2]))
-                elif e.kind in (list, tuple, set, frozenset):
+                elif e.kind in (list, tuple, set, frozenset, deque):
                     made[i] = e.kind(items)
                 else:
                     made[i] = tuple.__new__(e.kind, items)
@@ -220,6 +242,12 @@ def contents(cell: Any) -> tuple[Any, ...]:
         return ()
 
 
+def slots_of(x: Any) -> dict[str, Any]:
+    """The slots of x that hold something."""
+    names = [n for c in type(x).__mro__ for n, d in c.__dict__.items() if isinstance(d, types.MemberDescriptorType)]
+    return {n: getattr(x, n) for n in names if n not in ("__dict__", "__weakref__") and hasattr(x, n)}
+
+
 class Planner:
     """Turns objects of a recording into plan entries and graph outputs."""
 
@@ -259,7 +287,7 @@ class Planner:
             return self.add(x, Value(r.reveal(x)))
         if id(x) in self.containers:
             return self.add(x, Container(self.containers[id(x)]))
-        if t is tuple or is_namedtuple(t) or (t in (list, dict, set) and not r.is_old(x)):
+        if t is tuple or is_namedtuple(t) or (t in (list, dict, set, deque) and not r.outside(x)):
             return self.container(x, t)
         if isinstance(x, (type, types.ModuleType)) or id(x) in self.reachable:
             return self.add(x, Held(watch(x, self.on_death)))
@@ -274,6 +302,8 @@ class Planner:
             if id(x) in r.outer_cells:
                 return self.add(x, Held(lambda: x))
             return self.made_of(x, types.CellType, contents(x))
+        if id(x) in r.instances and id(x) in r.fresh:
+            return self.instance(x, t)
         # Not known to come from outside: it may have been made in the call, and would have to be new in every call.
         r.refuse(f"returns or keeps {describe(x)}, which cannot be rebuilt")
         return self.add(x, Value(None))
@@ -317,11 +347,24 @@ class Planner:
         if id(x) in self.open:
             self.r.refuse("returns a container that contains itself")
             return self.add(x, Value(None))
+        if t is deque and x.maxlen is not None:
+            self.r.refuse("returns or keeps a deque with a maxlen")
         self.open.add(id(x))
         parts = [v for kv in x.items() for v in kv] if t is dict else list(x)
         items = tuple(self.entry(v) for v in parts)
         self.open.discard(id(x))
         return self.add(x, Built(t, items))
+
+    def instance(self, x: Any, t: type) -> int:
+        """The entry of an object that object.__new__ made in the call."""
+        if id(x) in self.open:
+            self.r.refuse("returns or keeps an object that contains itself")
+            return self.add(x, Value(None))
+        self.open.add(id(x))
+        values = slots_of(x) | (instance_dict(x) or {})
+        items = tuple(map(self.entry, values.values()))
+        self.open.discard(id(x))
+        return self.add(x, Instance(watch(t, self.on_death), tuple(values), items))
 
     def tensor(self, x: Any) -> int:
         """The entry of a tensor."""
@@ -362,7 +405,7 @@ class Planner:
         shown = set(roots)
         for i in reversed(range(len(self.entries))):
             e = self.entries[i]
-            if isinstance(e, (Built, Computed)) and i in shown:
+            if isinstance(e, (Built, Instance, Computed)) and i in shown:
                 shown.update(e.items)
             elif isinstance(e, View) and i in shown and e.taped:
                 shown.add(e.base)
@@ -374,6 +417,8 @@ class Planner:
         def words(e: Entry) -> str:
             if isinstance(e, Held):
                 return f"Held {name(e.get())}"
+            if isinstance(e, Instance):
+                return f"Instance {name(e.get())} {e.names} {e.items}"
             return f"Computed {describe(e.f)} {e.items}" if isinstance(e, Computed) else repr(e)
 
         return repr(list(map(words, self.entries)))

@@ -16,7 +16,7 @@ import struct
 import sys
 import types
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -186,6 +186,7 @@ class Recorder:
         self.cells: dict[tuple[Any, ...], Cell] = {}
         self.reasons: list[Reason] = []
         self.fresh: dict[int, Any] = {}  # made in this recording; kept alive so that ids stay theirs
+        self.instances: set[int] = set()  # ... of classes in Python, by object.__new__
         self.guarded: dict[int, Any] = {}  # argument containers: their structure is in the call's key
         self.keep: list[Any] = []
         self.dict_owner: dict[int, Any] = {}  # __dict__ handed out -> its object
@@ -519,9 +520,10 @@ class Recorder:
             t in FRESH_ITERATORS and id(x) in self.fresh
         ):
             pass
-        elif isinstance(x, BaseException) and t.__module__ == "builtins":
+        elif isinstance(x, BaseException) and (t.__module__ == "builtins" or id(x) in self.fresh):
+            self.stamp(t)
             self.deep(x.args, depth + 1)
-        elif all(c is object or c.__flags__ & _HEAP for c in t.__mro__) and not any(
+        elif all(c in _PAYLOADS or c.__flags__ & _HEAP for c in t.__mro__) and not any(
             "__next__" in c.__dict__ for c in t.__mro__
         ):
             # A class written in Python: whatever protocol method C code calls is a Python frame, which the net sees.
@@ -530,7 +532,11 @@ class Recorder:
             self.type_of(x)
             self.stamp(t)
             if odd := [
-                k for c in t.__mro__[:-1] for k, v in c.__dict__.items() if k[:2] == "__" and is_opaque_method(v)
+                k
+                for c in t.__mro__
+                if c not in _PAYLOADS
+                for k, v in c.__dict__.items()
+                if k[:2] == "__" and is_opaque_method(v) and not _of_payload(v)
             ]:
                 self.refuse(f"C code may call {t.__qualname__}.{odd[0]}, which is not a Python function")
         else:
@@ -784,8 +790,23 @@ _SHOWN = frozenset(
 _SLOTS = frozenset(("ivar", "item", "closure", "member"))  # places that a compiled call may read for itself
 _SIMPLE_KEYS: frozenset[type] = frozenset((str, int, type(None)))
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes whose contents can change
-_ITERATED: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), range(0), range(2**70), "", b"", bytearray())
-VIEWS: frozenset[type] = frozenset((type({}.keys()), type({}.values()), type({}.items())))
+_ORDERED: Any = OrderedDict()
+_ITERATED: tuple[Any, ...] = (
+    [],
+    (),
+    {},
+    {}.values(),
+    {}.items(),
+    set(),
+    range(0),
+    range(2**70),
+    "",
+    b"",
+    bytearray(),
+    _ORDERED,
+    _ORDERED.values(),
+)
+VIEWS: frozenset[type] = frozenset(type(v) for d in ({}, _ORDERED) for v in (d.keys(), d.values(), d.items()))  # type: ignore[misc]
 FRESH_ITERATORS: frozenset[type] = VIEWS | frozenset(
     (
         *(types.GeneratorType, map, filter, zip, enumerate, reversed, type(reversed([])), type(reversed({}))),
@@ -843,12 +864,13 @@ def bits(x: Any) -> Any:
     return (t, x)
 
 
+_PAYLOADS: frozenset[type] = frozenset((object, int, float, str))  # what they hold never changes
 _KINDS: dict[type, str] = {list: "list", set: "set", frozenset: "set", deque: "deque", bytearray: "bytes"}
 
 
 def kind_of(x: Any) -> str | None:
     """The kind of the cell that guards all elements of builtin container x."""
-    return "dict" if isinstance(x, dict) else _KINDS.get(type(x))
+    return "dict" if isinstance(x, dict) else "list" if isinstance(x, list) else _KINDS.get(type(x))
 
 
 def elements(x: Any) -> Any:
@@ -874,6 +896,13 @@ def is_opaque_method(v: Any) -> bool:
     if isinstance(v, (staticmethod, classmethod)):
         v = v.__func__
     return callable(v) and not isinstance(v, (types.FunctionType, type))
+
+
+def _of_payload(v: Any) -> bool:
+    """Whether v is a method of int, float or str, which an enumeration has by its own name."""
+    if isinstance(v, (types.WrapperDescriptorType, types.MethodDescriptorType)):
+        return v.__objclass__ in _PAYLOADS
+    return type(v) is types.BuiltinFunctionType and isinstance(v.__self__, type) and v.__self__ in _PAYLOADS
 
 
 def stamp_of(t: type) -> tuple[Any, ...]:

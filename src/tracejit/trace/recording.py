@@ -21,7 +21,7 @@ from tracejit.trace.guard import Guard
 from tracejit.trace.guard import build as build_guard
 from tracejit.trace.key import Call
 from tracejit.trace.net import run
-from tracejit.trace.outputs import Argument, Computed, Grad, Held, Plan, Planner, Scalar, Slot, watch
+from tracejit.trace.outputs import Argument, Computed, Grad, Held, Plan, Planner, Scalar, Slot, slots_of, watch
 from tracejit.trace.recorder import Cell, Reason, Recorder, bits, opened, plain_numbers
 from tracejit.trace.scalars import Memory, Numbers, Source, close, reader
 
@@ -60,6 +60,7 @@ class Recording:
     root: int
     grads: tuple[tuple[int, int | None], ...]  # (entry of a tensor, entry of its .grad after the call or None)
     deeds: tuple[replay.Deed, ...]  # what else the call does to the world, in order
+    steady: Guard | None  # what callbacks must leave as it is; None where there are none
     backward: Backward | None
     cells: tuple[Cell, ...]  # until `seal`
     guarded: frozenset[int]  # ids of tensors whose facts are among the cells
@@ -192,6 +193,9 @@ def _only_ours(r: Recorder, result: Any) -> Any:
     for x in r.fresh.values():
         if type(x) is list or type(x) is dict:
             plain_numbers(x, memo)
+        elif id(x) in r.instances:
+            for name, v in slots_of(x).items():
+                object.__setattr__(x, name, plain_numbers(v, memo))
         elif type(x) is types.CellType:
             try:
                 x.cell_contents = plain_numbers(x.cell_contents, memo)
@@ -255,6 +259,7 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
         root=root,
         grads=tuple(grads),
         deeds=deeds,
+        steady=_steady(r, deeds, link),
         backward=backward,
         cells=tuple(r.cells.values()),
         guarded=frozenset(id(c.owner) for c in r.cells.values() if c.kind == "tensor"),
@@ -319,6 +324,16 @@ def overlapping(domain: Domain, written: list[Any], all_tensors: list[Any]) -> b
         if is_written:
             reach_written = max(reach_written, high)
     return False
+
+
+def _steady(r: Recorder, deeds: tuple[replay.Deed, ...], link: Link) -> Guard | None:
+    """The guard of what callbacks must leave as it is."""
+    if not any(d.f in replay.CALLBACKS for d in deeds) or r.reasons:
+        return None
+    guard = build_guard(replay.steady(r), r.domain, link)
+    if (row := guard.check()) >= 0:
+        r.refuse(f"a callback changes what the call reads: {guard.reason(row)}")
+    return guard
 
 
 def _shown_by(grads: list[tuple[int, int | None]], deeds: tuple[replay.Deed, ...]) -> list[int]:

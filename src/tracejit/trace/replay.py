@@ -14,10 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tracejit.errors import CallbackError
+from tracejit.trace import marks
 from tracejit.trace.outputs import Planner
-from tracejit.trace.recorder import Recorder, describe
+from tracejit.trace.recorder import Cell, Recorder, describe, elements
 
-__all__ = ["Deed", "close", "ready", "run", "safe_stream"]
+__all__ = ["CALLBACKS", "Deed", "close", "ready", "run", "safe_stream", "steady"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +33,11 @@ class Deed:
 
 def close(r: Recorder, planner: Planner) -> tuple[Deed, ...]:
     """The effects of a recording that is over, their operands planned."""
-    for t, n in r.journal.frozen:
-        if t._version.n != n:
-            r.refuse("shows a tensor as text and writes it later")
+    for x, state in r.journal.frozen:
+        if (x._version.n if r.is_tensor(x) else elements(x)) != state:
+            r.refuse(f"writes {describe(x)} after it was shown or handed to a callback")
+    if r.journal.early is not None and r.journal.early != marks.written(r):
+        r.refuse("writes a tensor or a .grad after a callback")
     deeds: list[Deed] = []
     for e in r.journal.effects:
         if e.operands and e.f not in SHOWS:
@@ -50,7 +54,8 @@ def signature(deeds: Sequence[Deed]) -> str:
     return repr([(describe(d.f), d.operands, d.keywords) for d in deeds])
 
 
-SHOWS: tuple[Any, ...] = (print,)
+CALLBACKS: tuple[Any, ...] = (marks.called, marks.called_by_name)
+SHOWS: tuple[Any, ...] = (print,)  # effects without a target
 _WRITERS = (io.TextIOWrapper.write, io.StringIO.write)
 
 
@@ -66,7 +71,15 @@ def ready(deeds: Sequence[Deed]) -> str | None:
     return None
 
 
-def run(deeds: Sequence[Deed], made: Sequence[Any]) -> None:
-    """Do them."""
+def run(deeds: Sequence[Deed], made: Sequence[Any], settled: Callable[[], str | None]) -> None:
+    """Do them. `settled` says what a callback has changed that the call relied on."""
     for d in deeds:
         d.f(*[made[i] for i in d.operands], **{k: made[i] for k, i in d.keywords})
+        if d.f in CALLBACKS and (changed := settled()) is not None:
+            raise CallbackError(f"a callback changed what the compiled function reads: {changed}")
+
+
+def steady(r: Recorder) -> tuple[Cell, ...]:
+    """The facts that must still hold after a callback: those that the call itself does not change."""
+    journal = r.journal
+    return tuple(c for k, c in r.cells.items() if k not in journal.written and id(c.owner) not in journal.before)

@@ -97,26 +97,43 @@ class Trace:
         for (at, _), (times, where) in zip(rec.updates, rec.writes):
             domain.written(tensors[at], times, where)
         try:
-            value = self.conclude(domain, call, tensors, before, out)
+            made = self.prepare(domain, call, tensors, before, out)
         except Exception as e:  # from a number computed in Python, and then nothing was written: it will raise it again
             if rec.updates:
                 raise
             return f"{type(e).__name__} raised by what Python computes with numbers from tensors"
         self.hits += 1
-        return Hit(value)
+        return Hit(self.complete(domain, tensors, made))
 
     def conclude(
         self, domain: Domain, call: Call, tensors: Sequence[Any], before: Mapping[int, Array], out: Sequence[Array]
     ) -> Any:
         """The call's result, from what the program computed; `.grad` slots set and effects run."""
+        return self.complete(domain, tensors, self.prepare(domain, call, tensors, before, out))
+
+    def prepare(
+        self, domain: Domain, call: Call, tensors: Sequence[Any], before: Mapping[int, Array], out: Sequence[Array]
+    ) -> list[Any]:
+        """Every entry of the plan, from what the program computed."""
+        made = self.recording.plan.build(domain, call, out)
+        self.finish(domain, made, self.attach(domain, tensors, before, made, out))
+        return made
+
+    def complete(self, domain: Domain, tensors: Sequence[Any], made: Sequence[Any]) -> Any:
+        """The call's result, after `.grad` slots are set and effects run."""
         rec = self.recording
-        made = rec.plan.build(domain, call, out)
-        nodes = self.attach(domain, tensors, before, made, out)
-        self.finish(domain, made, nodes)
         for owner, value in rec.grads:
             domain.set_grad(made[owner], None if value is None else made[value])
         if rec.deeds:
-            replay.run(rec.deeds, made)
+            versions = [t._version.n for t in tensors] if rec.steady is not None else []
+
+            def changed() -> str | None:
+                if [t._version.n for t in tensors] != versions:
+                    return "a tensor was written"
+                assert rec.steady is not None
+                return str(rec.steady.reason(row)) if (row := rec.steady.check()) >= 0 else None
+
+            replay.run(rec.deeds, made, changed)
         return made[rec.root]
 
     def ready(self, domain: Domain, call: Call) -> tuple[list[Any], list[Array]] | str:

@@ -212,7 +212,7 @@ def length(r: Recorder, x: Any) -> Any:
         return len(x)
     if id(x) in r.journal.known:
         return len(x)
-    before, sequence = r.journal.before.get(id(x)), type(x) is list or type(x) is deque
+    before, sequence = r.journal.before.get(id(x)), isinstance(x, (list, deque))
     if before is None:
         return r.read("len", x, None, len(x))
     if not sequence or id(x) in r.journal.shuffled or (type(x) is deque and x.maxlen is not None):
@@ -321,7 +321,7 @@ def _refused(r: Recorder, x: Any, name: str, args: tuple[Any, ...], kwargs: dict
 # What sets and deletes attributes as `object` does, each under a slot of its own.
 _USUAL = frozenset(
     c.__dict__[name]
-    for c in (object, types.SimpleNamespace)
+    for c in (object, types.SimpleNamespace, BaseException)
     for name in ("__setattr__", "__delattr__")
     if name in c.__dict__
 )
@@ -373,7 +373,7 @@ def set_attribute(r: Recorder, x: Any, name: str, value: Any) -> None:
 
 def set_plainly(r: Recorder, x: Any, name: str, value: Any, raw: Any, *, usual: bool = True) -> None:
     """object.__setattr__(x, name, value), where `raw` is what its class has of that name."""
-    if isinstance(raw, types.MemberDescriptorType) and not r.outside(x):
+    if isinstance(raw, types.MemberDescriptorType) and not r.outside(x) and id(x) not in r.instances:
         value = r.settle(value)
     if not r.outside(x) and usual and name not in ("__class__", "__dict__"):
         object.__setattr__(x, name, value)
