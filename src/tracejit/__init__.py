@@ -29,7 +29,6 @@ from tracejit.ir.dtype import (
     int64,
     uint8,
 )
-from tracejit.tensor import autograd as autograd
 from tracejit.tensor import random as random
 from tracejit.tensor.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from tracejit.tensor.creation import (
@@ -109,10 +108,13 @@ for _name, _function in _namespace().items():
         globals()[_name] = _function
 
 if TYPE_CHECKING:
+    from tracejit import autograd as autograd
+    from tracejit import func as func
     from tracejit import nn as nn
     from tracejit import optim as optim
+    from tracejit import utils as utils
 
-_LAZY = ("data", "export", "nn", "optim", "tools")  # imported when first named
+_LAZY = ("autograd", "data", "export", "func", "nn", "optim", "tools", "utils")  # imported when first named
 _LAZY_FUNCTIONS = {
     "finfo": "tracejit.tensor.limits",
     "iinfo": "tracejit.tensor.limits",

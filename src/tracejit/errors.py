@@ -91,6 +91,13 @@ class CallbackError(TracejitError):
     """
 
 
+class GradcheckError(AutogradError):
+    """Gradients do not agree with finite differences; the message names the output, the input and the element.
+
+    >>> tj.autograd.gradcheck(f, x)     # x in float64, away from kinks
+    """
+
+
 class NotCompilable(TracejitError):
     """A function, opcode or call the recorder does not understand; the function stays eager and `explain()` says
     why."""

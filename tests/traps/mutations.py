@@ -1265,3 +1265,95 @@ def partial_and_bound(T, jit, r):
     f = jit(functools.partial(ema.update, 0.25))
     for k in range(CALLS):
         r(f(data(T, 2, start=k)), ema.mean)
+
+
+# ---------------------------------------------------------------- recomputing
+
+
+@program()
+def recomputed_inside(T, jit, r):
+    w = data(T, 3, grad=True)
+
+    def f(x):
+        w.grad = None
+        h = T.utils.checkpoint.checkpoint(lambda a: (a * w).exp() * T.rand(3), x, use_reentrant=False)
+        h.sum().backward()
+        return h.detach(), T.rand(2)
+
+    f = jit(f)
+    for k in range(CALLS):
+        r(f(data(T, 3, start=k / 4)), w)
+
+
+@program()
+def recomputed_outside(T, jit, r):
+    def f(x, w):
+        h = T.utils.checkpoint.checkpoint(lambda a: (a * w).exp() * T.rand(3), x, use_reentrant=False)
+        return h * x
+
+    f = jit(f)
+    for k in range(CALLS):
+        x, w = data(T, 3, grad=True, start=k / 4), data(T, 3, grad=True)
+        y = f(x, w)
+        r(T.rand(2))
+        y.sum().backward()
+        r(y, x, w, T.rand(2))
+
+
+@program(compiles=False)  # eager code would change the statistics once more in the backward pass
+def recomputed_with_statistics(T, jit, r):
+    bn = T.nn.BatchNorm1d(3)
+
+    def f(x):
+        return T.utils.checkpoint.checkpoint(bn, x, use_reentrant=False).exp()
+
+    f = jit(f)
+    for k in range(CALLS):
+        x = data(T, 4, 3, grad=True, start=k / 4)
+        f(x).sum().backward()
+        r(x, bn.running_mean, bn.num_batches_tracked)
+
+
+@program()
+def recomputed_with_statistics_inside(T, jit, r):
+    bn = T.nn.BatchNorm1d(3)
+
+    def f(x):
+        bn.zero_grad()
+        T.utils.checkpoint.checkpoint(bn, x, use_reentrant=False).exp().sum().backward()
+
+    f = jit(f)
+    for k in range(CALLS):
+        r(f(data(T, 4, 3, start=k / 4)), bn.weight, bn.running_mean, bn.num_batches_tracked)
+
+
+@program()
+def recomputed_with_a_custom_rule(T, jit, r):
+    clip = clipped(T)
+
+    def f(x):
+        return T.utils.checkpoint.checkpoint(lambda a: clip.apply(a.exp(), 2.0).sin(), x, use_reentrant=False) * x
+
+    f = jit(f)
+    for k in range(CALLS):
+        x = data(T, 3, grad=True, start=k / 8)
+        f(x).sum().backward()
+        r(x)
+
+
+@program()
+def recomputed_sequence(T, jit, r):
+    net = T.nn.Sequential(*[T.nn.Sequential(T.nn.Linear(3, 3), T.nn.Tanh(), T.nn.Dropout(0.5)) for _ in range(4)])
+    with T.no_grad():
+        for p in net.parameters():
+            p.fill_(0.25)
+
+    def f(x):
+        net.zero_grad()
+        loss = T.utils.checkpoint.checkpoint_sequential(net, 2, x, use_reentrant=False).pow(2).sum()
+        loss.backward()
+        return loss.detach()
+
+    f = jit(f)
+    for k in range(CALLS):
+        r(f(data(T, 2, 3, start=k / 4)), list(net.parameters()))

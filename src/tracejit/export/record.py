@@ -124,6 +124,11 @@ class _Recorder:
     def call(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
         return fn(*args)
 
+    closing = False
+
+    def footprint(self, exempt: Any) -> Any:
+        return None
+
     def run_hook(self, hook: Callable[..., Any], args: Sequence[Any]) -> Any:
         return hook(*args)
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tracejit.tensor.tensor import Tensor
 
 __all__ = [
-    "Function", "GradNode", "Handle", "OpNode", "backward", "edge_of", "enable_grad", "grad", "inference_mode",
-    "is_grad_enabled", "no_grad", "set_grad_enabled", "user_line",
+    "Function", "GradNode", "Handle", "OpNode", "apart", "backward", "edge_of", "enable_grad", "grad", "inference_mode",
+    "is_grad_enabled", "new_place", "no_grad", "set_grad_enabled", "user_line",
 ]  # fmt: skip
 
 
@@ -103,7 +103,7 @@ def retain_grad(t: Tensor) -> None:
     fn.retained[t._index] = t
 
 
-def call_hook(hook: Callable[..., Any], x: Tensor) -> Any:
+def call_hook(hook: Callable[..., Any], x: Any) -> Any:
     """Run a hook: recorded like any other user code where a recording is open."""
     r = recording.active()
     return hook(x) if r is None else r.run_hook(hook, (x,))
@@ -120,6 +120,25 @@ def _run_hooks(hooks: dict[int, Any] | None, g: Tensor) -> Tensor:
 def _leaf_hooks(leaf: Tensor) -> dict[int, Any] | None:
     r = recording.active()
     return leaf._hooks if r is None else r.read_slot(leaf, "hooks", leaf._hooks)
+
+
+def new_place(x: Tensor) -> Tensor:
+    """The value of `x` at a new place on the tape, behind that of `x` where it has one."""
+    from tracejit.tensor.tensor import apply
+
+    if edge_of(x) is None:
+        return x.detach().requires_grad_()
+    return apply(Op.registry["reshape"](x._array.shape), (x,))  # type: ignore[call-arg]
+
+
+def apart(t: Tensor, leaves: Sequence[Tensor]) -> Tensor:
+    """`t` without gradient history if that leads to `leaves` only, else as it is."""
+    own = {id(x) for x in leaves if x._grad_fn is None}
+    if (edge := edge_of(t)) is None:
+        return t
+    ends = [edge] if not isinstance(edge, tuple) else [e for n in reachable([edge]) for e in n.edges]
+    others = any(e is not None and not isinstance(e, tuple) and id(e) not in own for e in ends)
+    return t if others else t.detach()
 
 
 # -- the engine
@@ -197,13 +216,15 @@ def flow(
                 send(e, g)
         r = recording.active()
         nodes = reachable(edges)
-        wanted = None if capture is None else {e for e in capture if e is not None}
-        leading = None if wanted is None else _leading(nodes, wanted)
+        asked: set[Any] = {e for e in capture or () if e is not None}
+        leading = None if capture is None else _leading(nodes, asked)
         for node in nodes:
             if r is not None and stop is None and node.seq < r.tape_start:
                 r.refuse("differentiates through operations made outside the compiled function")
             gs = [pending.pop((node, i), None) for i in range(node.width)]
             if all(g is None for g in gs):
+                continue
+            if leading is not None and node not in leading and not any((node, i) in asked for i in range(node.width)):
                 continue
             for i, g in enumerate(gs):
                 if g is None:
@@ -216,12 +237,14 @@ def flow(
                     gs[i] = g = _run_hooks(node.hooks[i], g)
                 if node.retained and i in node.retained:
                     node.retained[i].grad = g
-                if wanted is not None and (node, i) in wanted:
+                if (node, i) in asked:
                     caught[node, i] = g
             if (stop is not None and stop(node)) or (leading is not None and node not in leading):
                 continue
             back = node.backward(gs)
             if modes.anomaly:
+                if r is not None:
+                    r.refuse("looks for NaN in gradients")
                 _find_nan(node, back)
             for edge, gi in zip(node.edges, back, strict=True):
                 if edge is not None and gi is not None:
@@ -230,7 +253,7 @@ def flow(
                 node.release()
         if stop is None:
             for leaf, g in list(leaves.items()):
-                if (wanted is None or leaf in wanted) and (hooks := _leaf_hooks(leaf)):
+                if (leading is None or leaf in asked) and (hooks := _leaf_hooks(leaf)):
                     leaves[leaf] = _run_hooks(hooks, g)
     return leaves, caught
 

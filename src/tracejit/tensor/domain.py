@@ -79,7 +79,7 @@ def kept_behind(outputs: Sequence[Tensor], tape_start: int) -> list[tuple[GradNo
             break
         kept = [h for hooks in (n.hooks or {}).values() for h in hooks.values()]
         if isinstance(n, FunctionNode):
-            kept += [*_fields(n.context).values(), *_saved(n)]
+            kept += [*_saved(n), *_fields(n.context).values()]
         if kept:
             found.append((n, kept))
     return found
@@ -90,6 +90,8 @@ def _fields(context: Context) -> dict[str, Any]:
 
 
 def _saved(n: FunctionNode) -> tuple[Any, ...]:
+    while n.forgotten is not None:
+        n.forgotten.restore()
     if n.context._saved is None:
         raise AutogradError(f"the tensors saved by {n.name} were freed")
     return n.context._saved
@@ -140,10 +142,10 @@ def record_backward(builder: GraphBuilder, outputs: Sequence[Tensor], tape_start
     pieces: list[Recorded] = []
     for label in sorted(entered, key=lambda n: -1 if n is None else n.seq):
         if isinstance(label, FunctionNode):
-            places = tuple((label, i) for i in range(label.width))
+            places, saved = tuple((label, i) for i in range(label.width)), _saved(label)
             pieces.append(
                 RecordedRule(
-                    *(label, places, label.edges, label.rule, _fields(label.context), _saved(label)),
+                    *(label, places, label.edges, label.rule, _fields(label.context), saved),
                     *(label.tensors, label.types),
                 )
             )

@@ -114,3 +114,11 @@ def grad_mode(mode: bool) -> Generator[None]:
         yield
     finally:
         modes.grad = before
+
+
+def set_anomaly(mode: bool) -> bool:
+    """Whether backward passes look for NaN, from now on, in this thread; returns what it was."""
+    if (r := recording.active()) is not None:
+        r.refuse("looks for NaN in gradients")
+    before, modes.anomaly = modes.anomaly, mode
+    return before

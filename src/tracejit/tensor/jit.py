@@ -92,7 +92,7 @@ DOMAIN = Domain(
     get_hooks=lambda t: t._hooks,
     constants=(dt.DType, Device),
     library_tensors=lambda: (default_generator.state,),
-    modes=lambda: (config.modes.grad,),
+    modes=lambda: (config.modes.grad, config.modes.anomaly),
     tape=Tape(tape_position, kept_behind, record_backward, attach_segment, attach_rule, fill_rule, hook_on),
     anatomy=Anatomy(
         slots={name: Tensor.__dict__[name] for name in Tensor.__slots__ if name != "__weakref__"},

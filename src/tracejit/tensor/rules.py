@@ -99,6 +99,8 @@ class FunctionNode(GradNode):
     def backward(self, gs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         from tracejit.tensor.tensor import apply
 
+        while self.forgotten is not None:
+            self.forgotten.restore()
         if self.context.materialize:
             gs = [
                 apply(Op.registry["const"](0.0, t), ()) if g is None and t.dtype.is_floating_point else g  # type: ignore[call-arg]
@@ -119,6 +121,19 @@ class FunctionNode(GradNode):
     def release(self) -> None:
         if self.context._saved:
             self.context._saved = None
+        self.forgotten = None
+
+    def has_saved(self) -> bool:
+        return True
+
+    def snapshot(self) -> Any:
+        return self.context, self.forgotten
+
+    def take(self, saved: Any) -> None:
+        self.context, self.forgotten = saved
+
+    def forget(self, region: Any) -> None:
+        self.context, self.forgotten = Context(), region
 
 
 class Function:

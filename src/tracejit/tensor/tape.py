@@ -62,7 +62,7 @@ class GradNode:
     """One tape entry. `edges[i]` says where the gradient of input i goes: (entry, result) of the tape, a leaf, or
     None."""
 
-    __slots__ = ("__weakref__", "edges", "hooks", "retained", "seq", "where", "width")
+    __slots__ = ("__weakref__", "edges", "forgotten", "hooks", "retained", "seq", "where", "width")
     _seq = itertools.count()
     name = "GradNode"
 
@@ -73,6 +73,7 @@ class GradNode:
         self.hooks: dict[int, dict[int, Callable[[Tensor], Tensor | None]]] | None = None  # result -> hooks
         self.retained: dict[int, Tensor] | None = None
         self.where = where or user_line()
+        self.forgotten: Any = None  # a `recompute.Region` that can give back what was saved
 
     def backward(self, gs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         """Gradients of the inputs from those of the results."""
@@ -80,6 +81,27 @@ class GradNode:
 
     def release(self) -> None:
         """Forget what was saved; a second backward pass raises."""
+
+    def has_saved(self) -> bool:
+        """Whether there is anything to forget that can be computed again."""
+        return False
+
+    def reads(self) -> list[tuple[Tensor, int, Any]]:
+        """(input, its version then, where its gradient flows) of what was saved."""
+        return []
+
+    def snapshot(self) -> Any:
+        """What the entry saved, for `take`."""
+        raise NotImplementedError
+
+    def take(self, saved: Any) -> None:
+        """Have saved what a twin of this entry saved."""
+        raise NotImplementedError
+
+    def forget(self, region: Any) -> None:
+        """Drop what was saved: `region` computes it again."""
+        self.release()
+        self.forgotten = region
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -182,6 +204,8 @@ class OpNode(GradNode):
         return self.op.name
 
     def backward(self, gs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        while self.inputs is None and self.forgotten is not None:
+            self.forgotten.restore()
         if self.inputs is None:
             raise AutogradError(
                 f"the tape of {self.op.name} ({self.where}) was freed by an earlier backward(); "
@@ -199,7 +223,19 @@ class OpNode(GradNode):
         return [None if k is None else found[k] for k in where]
 
     def release(self) -> None:
-        self.inputs, self.results = None, []
+        self.inputs, self.results, self.forgotten = None, [], None
+
+    def has_saved(self) -> bool:
+        return True
+
+    def reads(self) -> list[tuple[Tensor, int, Any]]:
+        return list(zip(self.inputs or (), self.versions, self.edges))
+
+    def snapshot(self) -> Any:
+        return self.inputs, self.versions, self.results, self.forgotten
+
+    def take(self, saved: Any) -> None:
+        self.inputs, self.versions, self.results, self.forgotten = saved
 
     def _saved(self, i: int) -> Tensor:
         """Input i as it was: the very tensor where nothing changed, else another handle."""

@@ -223,7 +223,9 @@ def _identify(r: Recorder, f: Any, *, hooked: bool = False) -> None:
 
 
 # Library functions that only keep or pass on a function they are given; hooks are called by `Recorder.run_hook`.
-_KEEPS_FUNCTIONS = frozenset(("Tensor.register_hook", "Tensor.register_post_accumulate_grad_hook", "Function.apply"))
+_KEEPS_FUNCTIONS = frozenset(
+    ("Tensor.register_hook", "Tensor.register_post_accumulate_grad_hook", "Function.apply", "Region.forget")
+)
 _REFUSED = frozenset(
     (
         "Tensor.detach_",

@@ -609,6 +609,11 @@ class Recorder:
                 self.off_tape[node] = None
         self.builder.grad_nodes[id(grad_node)] = (grad_node, list(results))
 
+    def footprint(self, exempt: Any) -> Any:
+        """What was done to the world outside so far, apart from writes to `exempt`: differs after more of it."""
+        written = tuple((i, t._version.n) for i, t in self.builder.written.items() if t is not exempt)
+        return len(self.journal.effects), written, len(self.grads)
+
     def run_hook(self, hook: Callable[..., Any], args: Sequence[Any]) -> Any:
         """The library calls a gradient hook."""
         return self.settle(self.invoke(hook, tuple(args)))
