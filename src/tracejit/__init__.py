@@ -30,6 +30,7 @@ from tracejit.ir.dtype import (
     uint8,
 )
 from tracejit.tensor import random as random
+from tracejit.tensor.autocast import autocast, get_autocast_dtype, is_autocast_enabled
 from tracejit.tensor.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from tracejit.tensor.creation import (
     arange,
@@ -81,7 +82,8 @@ from tracejit.tensor.tensor import Device as device
 from tracejit.tensor.tensor import Size, Tensor
 
 __all__ = [
-    "Generator", "Size", "Tensor", "arange", "as_tensor", "asarray", "assume_constant", "autograd", "bernoulli",
+    "Generator", "Size", "Tensor", "arange", "as_tensor", "asarray", "assume_constant", "autocast", "autograd",
+    "bernoulli",
     "bfloat16", "bool_", "callback", "channels_last", "channels_last_3d", "compile", "config",
     "contiguous_format", "default_generator", "device", "disable", "dtype", "eager", "empty", "empty_like",
     "enable_grad", "errors", "explain", "eye", "float16", "float32", "float64", "from_numpy", "full", "full_like",
@@ -108,13 +110,14 @@ for _name, _function in _namespace().items():
         globals()[_name] = _function
 
 if TYPE_CHECKING:
+    from tracejit import amp as amp
     from tracejit import autograd as autograd
     from tracejit import func as func
     from tracejit import nn as nn
     from tracejit import optim as optim
     from tracejit import utils as utils
 
-_LAZY = ("autograd", "data", "export", "func", "nn", "optim", "tools", "utils")  # imported when first named
+_LAZY = ("amp", "autograd", "data", "export", "func", "nn", "optim", "tools", "utils")  # imported when first named
 _LAZY_FUNCTIONS = {
     "finfo": "tracejit.tensor.limits",
     "iinfo": "tracejit.tensor.limits",

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 __all__ = ["CHANNELS", "Config", "current", "modes", "override", "period", "update"]
@@ -89,7 +90,13 @@ class _Now:
         self.settings = settings
 
 
-now = _Now(Config.from_environment())
+@lru_cache(maxsize=64)
+def _one(settings: Config) -> Config:
+    """The same object for equal settings: traces are kept by it, so that going back finds them."""
+    return settings
+
+
+now = _Now(_one(Config.from_environment()))
 
 
 def current() -> Config:
@@ -102,7 +109,7 @@ def update(**settings: Any) -> None:
     known = {f.name for f in fields(Config)}
     if bad := set(settings) - known:
         raise TypeError(f"no setting named {sorted(bad)[0]!r}; settings are {', '.join(sorted(known))}")
-    now.settings = replace(now.settings, **settings)
+    now.settings = _one(replace(now.settings, **settings))
 
 
 @contextmanager
@@ -119,11 +126,13 @@ def override(**settings: Any) -> Generator[None]:
 class Modes:
     """The modes of one thread. An object of its own with slots, so that a native entry can read it as memory."""
 
-    __slots__ = ("eager", "grad", "recorder")
+    __slots__ = ("anomaly", "autocast", "eager", "grad", "recorder")
     at_end: ClassVar[Callable[..., Any] | None] = None  # called in a thread that ends
 
     def __init__(self) -> None:
         self.grad = True  # ops are taped
+        self.anomaly = False  # backward passes look for NaN
+        self.autocast: int | None = None  # products run in a narrow float: which one, as `tensor.autocast` numbers them
         self.recorder: Any = None  # the open recording
         self.eager = 0  # blocks in which compiled functions run as plain Python
 
@@ -134,8 +143,6 @@ class Modes:
 
 class _Modes(threading.local):
     """Per-thread modes that change what an op means; traces guard on them. `here` is those of this thread."""
-
-    anomaly: bool = False  # backward passes look for NaN
 
     def __init__(self) -> None:
         self.here = Modes()

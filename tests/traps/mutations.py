@@ -1357,3 +1357,84 @@ def recomputed_sequence(T, jit, r):
     f = jit(f)
     for k in range(CALLS):
         r(f(data(T, 2, 3, start=k / 4)), list(net.parameters()))
+
+
+# ---------------------------------------------------------------- modes
+
+
+@program()
+def autocast_around_and_inside(T, jit, r):
+    net = T.nn.Linear(3, 2)
+    with T.no_grad():
+        net.weight.fill_(0.3)
+        net.bias.fill_(0.1)
+
+    def f(x):
+        with T.autocast("cpu", dtype=T.bfloat16):
+            h = net(x)
+        with T.autocast("cpu", enabled=False):
+            full = net(x)
+        return h, full, T.nn.functional.mse_loss(net(x), full)
+
+    f = jit(f)
+    for k in range(CALLS * 2):
+        x = data(T, 2, 3, grad=True, start=k / 8)
+        with T.autocast("cpu", dtype=T.float16 if k % 4 == 3 else T.bfloat16, enabled=k % 2 == 1):
+            h, full, loss = f(x)
+        r(h, full, loss)
+        (h.float().sum() + loss).backward()
+        r(x, list(net.parameters()))
+        net.zero_grad()
+
+
+@program()
+def scaled_steps_that_overflow(T, jit, r):
+    w = data(T, 2, grad=True)
+    opt = T.optim.SGD([w], lr=0.1, momentum=0.5)
+    scaler = T.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+
+    def step(x):
+        opt.zero_grad()
+        with T.autocast("cpu", dtype=T.bfloat16):
+            loss = (w @ x) ** 2
+        scaler.scale(loss).backward()
+        scaler.unscale_(opt)
+        scaler.step(opt)
+        scaler.update()
+        return loss.detach()
+
+    step = jit(step)
+    for k in range(CALLS + 6):
+        r(step(T.tensor([0.1, float("inf") if k in (5, 11) else 0.2])), w, scaler.get_scale())
+
+
+@program()
+def grad_mode_of_the_caller(T, jit, r):
+    w = data(T, 2, grad=True)
+    f = jit(lambda x: (w * x, T.is_grad_enabled()))
+    for k in range(CALLS * 2):
+        with (T.no_grad, T.enable_grad, T.inference_mode)[k % 3]():
+            r(f(data(T, 2)))
+
+
+@program()
+def default_dtype_of_the_caller(T, jit, r):
+    f = jit(lambda x: (x + T.ones(2), T.tensor([1.5]), T.get_default_dtype() == T.float64))
+    for k in range(CALLS * 2):
+        T.set_default_dtype(T.float64 if k % 3 == 2 else T.float32)
+        try:
+            r(f(T.tensor([1, 2])))
+        finally:
+            T.set_default_dtype(T.float32)
+
+
+@program()
+def training_flag_and_seed(T, jit, r):
+    drop = T.nn.Dropout(0.5)
+    f = jit(lambda x: drop(x))
+    for k in range(CALLS * 2):
+        drop.train(k % 3 != 2)
+        if k % 4 == 0:
+            T.manual_seed(k)
+        r(f(data(T, 8)))
+    r(T.rand(1))

@@ -89,6 +89,9 @@ from tracejit.ops.composed import normalization as _normalization
 from tracejit.ops.composed import pooling as _pooling
 from tracejit.ops.composed import selection as _selection
 from tracejit.ops.composed.axes import axis_of as _axis_of
+from tracejit.tensor.autocast import NARROW as _NARROW
+from tracejit.tensor.autocast import WIDE as _WIDE
+from tracejit.tensor.autocast import autocasting as _autocasting
 from tracejit.tensor.autograd import no_grad
 from tracejit.tensor.random import rand
 from tracejit.tensor.tensor import Tensor, assign, overwrite
@@ -486,3 +489,8 @@ def upsample(
 ) -> Tensor:
     """The older name of `interpolate`."""
     return interpolate(input, size, scale_factor, mode, align_corners)
+
+
+for _name in (*_NARROW, *_WIDE):
+    if _name in globals():
+        globals()[_name] = _autocasting(globals()[_name])

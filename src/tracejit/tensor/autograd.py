@@ -242,7 +242,7 @@ def flow(
             if (stop is not None and stop(node)) or (leading is not None and node not in leading):
                 continue
             back = node.backward(gs)
-            if modes.anomaly:
+            if modes.here.anomaly:
                 if r is not None:
                     r.refuse("looks for NaN in gradients")
                 _find_nan(node, back)

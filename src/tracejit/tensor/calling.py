@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracejit.errors import OpError
+from tracejit.tensor.autocast import autocasting
 from tracejit.tensor.tensor import Tensor, assign
 
 __all__ = ["public"]
@@ -46,7 +47,7 @@ def public(fn: Callable[..., Any]) -> Callable[..., Any]:
         fn.__doc__,
     )
     call.__wrapped__ = fn  # type: ignore[attr-defined]  # the signature that help() shows
-    return call
+    return autocasting(call)
 
 
 def _check(fn: Callable[..., Any], name: str, x: Any, several: bool) -> None:

@@ -120,5 +120,5 @@ def set_anomaly(mode: bool) -> bool:
     """Whether backward passes look for NaN, from now on, in this thread; returns what it was."""
     if (r := recording.active()) is not None:
         r.refuse("looks for NaN in gradients")
-    before, modes.anomaly = modes.anomaly, mode
+    before, modes.here.anomaly = modes.here.anomaly, mode
     return before

@@ -76,6 +76,14 @@ def _set_grad(t: Tensor, g: Tensor | None) -> None:
     t._grad = g
 
 
+_MODES = ("grad", "anomaly", "autocast")
+
+
+def _modes() -> tuple[Any, ...]:
+    here = config.modes.here
+    return here.grad, here.anomaly, here.autocast
+
+
 DOMAIN = Domain(
     tensor=Tensor,
     array=lambda t: t._array,
@@ -92,7 +100,7 @@ DOMAIN = Domain(
     get_hooks=lambda t: t._hooks,
     constants=(dt.DType, Device),
     library_tensors=lambda: (default_generator.state,),
-    modes=lambda: (config.modes.grad, config.modes.anomaly),
+    modes=_modes,
     tape=Tape(tape_position, kept_behind, record_backward, attach_segment, attach_rule, fill_rule, hook_on),
     anatomy=Anatomy(
         slots={name: Tensor.__dict__[name] for name in Tensor.__slots__ if name != "__weakref__"},
@@ -106,7 +114,7 @@ DOMAIN = Domain(
         version="_version",
         number=Version.__dict__["n"],
         where=Version.__dict__["where"],
-        modes=("grad",),
+        modes=_MODES,
         facts=_deciding,
     ),
 )

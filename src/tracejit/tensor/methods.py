@@ -145,11 +145,11 @@ def __setitem__(self: Tensor, index: Any, value: Any) -> None:
 
 
 def __matmul__(self: Tensor, other: Any) -> Any:
-    return composed.matmul(self, other) if isinstance(other, Tensor) else NotImplemented
+    return FUNCTIONS["matmul"](self, other) if isinstance(other, Tensor) else NotImplemented
 
 
 def __rmatmul__(self: Tensor, other: Any) -> Any:
-    return composed.matmul(other, self) if isinstance(other, Tensor) else NotImplemented
+    return FUNCTIONS["matmul"](other, self) if isinstance(other, Tensor) else NotImplemented
 
 
 def view(self: Tensor, *shape: Any, size: Any = None) -> Tensor:

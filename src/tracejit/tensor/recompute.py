@@ -16,7 +16,7 @@ from typing import Any
 
 from tracejit.errors import AutogradError, InPlaceError
 from tracejit.tensor.autograd import call_hook, reachable
-from tracejit.tensor.gradmode import grad_mode
+from tracejit.tensor.gradmode import grad_mode, modes
 from tracejit.tensor.random import default_generator
 from tracejit.tensor.tape import GradNode, edge_of, overwritten, tape_position, user_line
 from tracejit.tensor.tensor import Tensor, assign
@@ -39,6 +39,7 @@ class Region:
         self.state = default_generator.get_state() if preserve_rng_state else None
         self.drawn = default_generator.state._version.n
         self.before = None if r is None else r.footprint(default_generator.state)
+        self.autocast = modes.here.autocast
         self.nodes: list[GradNode] = []
         self.again: Callable[[Any], list[Tensor]] | None = None
         self.where = user_line()
@@ -80,11 +81,13 @@ class Region:
             if self.draws and self.state is not None:
                 after = default_generator.get_state()
                 assign(default_generator.state, self.state)
-        start = tape_position()
+        start, autocast = tape_position(), modes.here.autocast
+        modes.here.autocast = self.autocast
         try:
             with grad_mode(True):
                 outputs = call_hook(self.again, None)
         finally:
+            modes.here.autocast = autocast
             if after is not None:
                 with grad_mode(False):
                     assign(default_generator.state, after)
