@@ -463,3 +463,71 @@ def shared_memory_is_written(tj):
         return out
 
     return f, ramp(tj, 12), lambda: (s, memory.tolist())
+
+
+@program(3)
+def a_tuple_of_states(tj):
+    s = Box(hc=(tj.zeros(3), tj.ones(3)))
+
+    def f(x):
+        h, c = s.hc
+        c = c * 0.5 + x
+        h = (h + c).tanh()
+        s.hc = (h, c)
+        return h
+
+    return f, ramp(tj), s
+
+
+@program(3)
+def an_lstm_cell_that_keeps_its_state(tj):
+    tj.manual_seed(0)
+    cell, s = tj.nn.LSTMCell(3, 4), Box(h=None)
+
+    def f(x):
+        s.h = tuple(t.detach() for t in cell(x.reshape(1, 3), s.h))
+        return s.h[0]
+
+    return f, ramp(tj), s
+
+
+@program(None)
+def a_tuple_kept_twice(tj):
+    s = Box(hc=(tj.zeros(3), tj.ones(3)), before=None, same=[])
+
+    def f(x):
+        s.same.append(s.before is s.hc)
+        s.before = s.hc
+        if len(s.same) % 3:
+            s.hc = (s.hc[1] + x, s.hc[0])
+        return s.hc
+
+    return f, ramp(tj, 14), s
+
+
+@program(None)
+def tuples_of_another_length(tj):
+    s = Box(hs=(tj.zeros(3), tj.ones(3)), n=0)
+
+    def f(x):
+        s.n += 1
+        total = sum(s.hs[1:], s.hs[0])
+        s.hs = (*s.hs, x * 1) if s.n % 4 == 0 else tuple(h + x for h in s.hs)
+        return total
+
+    return f, ramp(tj, 16), s
+
+
+@program(None)
+def one_tensor_twice_in_a_tuple(tj):
+    s = Box(hs=(tj.zeros(3), tj.ones(3)), n=0)
+
+    def f(x):
+        s.n += 1
+        a, b = s.hs
+        a.add_(x)
+        out = a + b * 2
+        s.hs = (out * 1,) * 2 if s.n % 4 == 0 else (out * 1, b * 1)
+        return out
+
+    return f, ramp(tj, 14), s

@@ -27,7 +27,7 @@ from tracejit.trace.scalars import OPAQUE
 
 __all__ = [
     "Argument", "Built", "Computed", "Container", "Grad", "Held", "Instance", "Plan", "Planner", "Result", "Scalar",
-    "Slot", "Value", "View", "slots_of", "watch",
+    "Slot", "Value", "View", "slot_entries", "slots_of", "watch",
 ]  # fmt: skip
 
 
@@ -40,9 +40,26 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The tensor in place number `index` of those outside whose tensor is another one in every call."""
+    """What lies in place number `index` of those outside that hold other tensors in every call; or, where that is a
+    tuple, item `part` of it."""
 
     index: int
+    part: int | None = None
+
+    def of(self, call: Call) -> Any:
+        """It, in a call."""
+        found = call.slots[self.index]
+        return found if self.part is None else found[self.part]
+
+
+def slot_entries(r: Recorder) -> dict[int, Slot]:
+    """By id, what the slots of a recording hold."""
+    found: dict[int, Slot] = {}
+    for i, (_, x) in enumerate(r.slots.values()):
+        found[id(x)] = Slot(i)
+        if type(x) is tuple:
+            found.update((id(t), Slot(i, k)) for k, t in enumerate(x))  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +188,7 @@ class Plan:
                 case Argument():
                     made.append(call.tensors[e.index])
                 case Slot():
-                    made.append(call.slots[e.index])
+                    made.append(e.of(call))
                 case Container():
                     made.append(call.containers[e.index])
                 case Held():
@@ -260,7 +277,7 @@ class Planner:
         self.known: dict[int, int] = {}
         self.open: set[int] = set()
         self.arguments = {id(t): i for i, t in enumerate(call.tensors)}
-        self.slots = {id(t): i for i, (_, t) in enumerate(r.slots.values())}
+        self.slots = slot_entries(r)
         self.containers = {id(c): i for i, c in enumerate(call.containers)}
         self.reachable = r.reachable() | {id(o) for o in call.objects}
 
@@ -274,6 +291,8 @@ class Planner:
         if (found := self.known.get(id(x))) is not None:
             return found
         r, t = self.r, type(x)
+        if (slot := self.slots.get(id(x))) is not None:
+            return self.add(x, slot)
         if r.is_tensor(x):
             return self.tensor(x)
         if t in OPAQUE and not x.seen:
@@ -369,10 +388,10 @@ class Planner:
     def tensor(self, x: Any) -> int:
         """The entry of a tensor."""
         r, domain = self.r, self.r.domain
+        if (slot := self.slots.get(id(x))) is not None:
+            return self.add(x, slot)
         if (i := self.arguments.get(id(x))) is not None:
             return self.add(x, Argument(i))
-        if (i := self.slots.get(id(x))) is not None:
-            return self.add(x, Slot(i))
         if (owner := r.grad_sources.get(id(x))) is not None:
             return self.add(x, Grad(self.tensor_entry(owner)))
         if not r.builder.made_here(x):

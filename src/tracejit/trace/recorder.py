@@ -194,7 +194,7 @@ class Recorder:
         self.grads: dict[int, tuple[Any, Any]] = {}  # outside tensors whose .grad was written: (tensor, value now)
         self.grad_sources: dict[int, Any] = {}  # id of an outside gradient -> the tensor whose .grad it was
         self.arguments: set[int] = set()  # ids of the tensors among the arguments, and in slots
-        self.slots: dict[Any, tuple[Source, Any]] = {}  # place of a cell -> the tensor there, whichever it is
+        self.slots: dict[Any, tuple[Source, Any]] = {}  # place of a cell -> the tensor, or tuple of them, found there
         self.silent = False  # the next `.item()` makes an Opaque instead of a check
         self.opens_rule = False  # a custom rule is used, its context is about to be seen
         # Values kept off the tape: the place on the tape (as `domain.edge` has it) they count as all the same, or None.
@@ -281,7 +281,7 @@ class Recorder:
         t = type(value)
         if not self.is_old(owner):
             return value
-        if t is self.domain.tensor and (type(key) in _SIMPLE_KEYS or kind == "member"):
+        if (t is self.domain.tensor or t is tuple) and (type(key) in _SIMPLE_KEYS or kind == "member"):
             return self._slot(at, holder, k, key, value)
         if (t is not float and t is not int) or (type(key) not in _SIMPLE_KEYS and kind != "member"):
             return self.cell(kind, owner, key, value)
@@ -294,18 +294,25 @@ class Recorder:
             return value
         return self.numbers.opaque(place)
 
-    def _slot(self, kind: str, owner: Any, place: Any, key: Any, tensor: Any) -> Any:
-        """A tensor that was found in a place outside: where another one was there before, it is an input."""
+    def _slot(self, kind: str, owner: Any, place: Any, key: Any, value: Any) -> Any:
+        """What was found in a place outside: a tensor, or tuple of them, is an input where others were there before."""
         if place in self.slots:
-            return tensor
-        known = id(tensor) in self.arguments or id(tensor) in self.grad_sources or self.builder.knows(tensor)
-        odd = self.domain.get_hooks(tensor) or self.domain.get_grad(tensor) is not None
-        if known or odd or place in self.cells or kind not in _SLOTS or not self.memory.moves(place, tensor):
-            return self.cell(kind, owner, key, tensor)
-        self.keep += [owner, tensor]
-        self.slots[place] = Source(kind, owner, key.__name__ if kind == "member" else key), tensor
-        self.arguments.add(id(tensor))
-        return tensor
+            return value
+        tensors: tuple[Any, ...] = value if type(value) is tuple else (value,)
+        fits = 0 < len(tensors) <= 16 and kind in _SLOTS and place not in self.cells
+        fits = fits and len(set(map(id, tensors))) == len(tensors) and all(map(self._may_move, tensors))
+        if not fits or not self.memory.moves(place, tensors):
+            return self.cell(kind, owner, key, value)
+        self.keep += [owner, value]
+        self.slots[place] = Source(kind, owner, key.__name__ if kind == "member" else key), value
+        self.arguments.update(map(id, tensors))
+        return value
+
+    def _may_move(self, t: Any) -> bool:
+        """Whether t is a tensor that is known by no other name, and has no gradient and no hooks."""
+        if type(t) is not self.domain.tensor or self.domain.get_hooks(t) or self.domain.get_grad(t) is not None:
+            return False
+        return id(t) not in self.arguments and id(t) not in self.grad_sources and not self.builder.knows(t)
 
     def argument(self, where: Any, value: Any) -> Any:
         """A number argument as an input."""

@@ -21,7 +21,7 @@ from tracejit.trace.guard import Guard
 from tracejit.trace.guard import build as build_guard
 from tracejit.trace.key import Call
 from tracejit.trace.net import run
-from tracejit.trace.outputs import Argument, Computed, Grad, Held, Plan, Planner, Scalar, Slot, slots_of, watch
+from tracejit.trace.outputs import Argument, Computed, Grad, Held, Plan, Planner, Scalar, slot_entries, slots_of, watch
 from tracejit.trace.recorder import Cell, Reason, Recorder, bits, opened, plain_numbers
 from tracejit.trace.scalars import Memory, Numbers, Source, close, reader
 
@@ -116,13 +116,16 @@ class Recording:
     def find_slots(self, call: Call) -> str | None:
         """Find the tensors in the slots; why they do not fit."""
         found: list[Any] = []
+        tensors: list[Any] = []
         for slot in self.slots:
-            t = slot.read(call)
-            if type(t) is not slot.type or slot.facts(t) != slot.wanted:
+            x = slot.read(call)
+            parts = x if type(x) is tuple else (x,)
+            if type(x) is not slot.type or tuple(map(slot.facts, parts)) != slot.wanted:
                 return f"{slot.name} holds something else than a tensor like the one it held"
-            found.append(t)
-        ids = {id(t) for t in found}
-        if len(ids) < len(found) or ids & self.outside or any(id(t) in ids for t in call.tensors):
+            found.append(x)
+            tensors.extend(parts)
+        ids = set(map(id, tensors))
+        if len(ids) < len(tensors) or ids & self.outside or any(id(t) in ids for t in call.tensors):
             return "a tensor kept outside is also known by another name"
         call.slots = found
         return None
@@ -130,13 +133,14 @@ class Recording:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Slots:
-    """A place outside that holds another tensor in every call: how to read it, and what is asked of the tensor."""
+    """A place outside that holds another tensor, or tuple of them, in every call: how to read it, and what is asked of
+    each tensor."""
 
     name: str
     read: Callable[[Call], Any]
     type: type
     facts: Callable[[Any], Any]
-    wanted: Any
+    wanted: tuple[Any, ...]
 
 
 def record(
@@ -354,13 +358,16 @@ def _named(r: Recorder, found: Mapping[int, Any]) -> set[int]:
     return named
 
 
-def _slot(domain: Domain, source: Source, tensor: Any, link: Link) -> Slots:
+def _slot(domain: Domain, source: Source, x: Any, link: Link) -> Slots:
     def facts(t: Any) -> Any:
+        if not isinstance(t, domain.tensor):
+            return None
         return domain.facts(t), domain.get_grad(t) is None, bool(domain.get_hooks(t))
 
     key = "" if source.key is None else f" {source.key!r}"
     name = f"{_SLOT_WORDS[source.kind]}{key}"
-    return Slots(name, reader(source, lambda x: watch(x, link)), type(tensor), facts, facts(tensor))
+    wanted = tuple(map(facts, x if type(x) is tuple else (x,)))  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
+    return Slots(name, reader(source, lambda owner: watch(owner, link)), type(x), facts, wanted)
 
 
 _SLOT_WORDS = {
@@ -376,7 +383,8 @@ def _slots_text(r: Recorder, name: Callable[[Any], int]) -> str:
 def _check_names(r: Recorder, call: Call, found: Mapping[int, Any], named: set[int]) -> None:
     """Argument containers are guarded as arguments only, and gradients as gradients: refuse what a cell found too."""
     for place, (_, t) in r.slots.items():
-        if id(t) in named or id(t) in r.grads:
+        parts: tuple[Any, ...] = t if type(t) is tuple else (t,)
+        if any(id(x) in named or id(x) in r.grads for x in (t, *parts)):
             r.memory.exact.add(place)
             r.refuse("a tensor kept outside, another one in every call, is also known by another name")
     if any(id(c) in found and type(c) is not tuple for c in call.containers):
@@ -392,13 +400,13 @@ def _sources(
     arguments = {id(t): i for i, t in enumerate(call.tensors)}
     scalars = {id(t): at for at, (t, _) in r.number_params.items()}
 
-    slots = {id(t): i for i, (_, t) in enumerate(r.slots.values())}
+    slots = slot_entries(r)
 
     def locate(t: Any) -> Any:
         if id(t) in scalars:
             return Scalar(scalars[id(t)])
         if id(t) in slots:
-            return Slot(slots[id(t)])
+            return slots[id(t)]
         return Argument(arguments[id(t)]) if id(t) in arguments else Held(watch(t, link))
 
     owner_of = [r.grad_sources.get(id(t)) for t in tensors]

@@ -146,7 +146,7 @@ class Memory:
     last: dict[Any, Any] = field(default_factory=dict[Any, Any])
     wide: set[Any] = field(default_factory=set[Any])
     exact: set[Any] = field(default_factory=set[Any])  # looked at: never again inputs
-    tensors: dict[Any, Any] = field(default_factory=dict[Any, Any])  # weak references to the tensors last found
+    tensors: dict[Any, Any] = field(default_factory=dict[Any, Any])  # place -> weak references to what was there last
     moving: set[Any] = field(default_factory=set[Any])  # where another tensor was found: these are inputs, too
 
     def widens(self, key: Any, value: Number, bits: Any) -> bool:
@@ -163,16 +163,16 @@ class Memory:
             self.wide.add(key)
         return True
 
-    def moves(self, key: Any, tensor: Any) -> bool:
-        """Whether the tensor in a place is an input, whichever it is; remembers it."""
+    def moves(self, key: Any, tensors: tuple[Any, ...]) -> bool:
+        """Whether the tensors in a place, one or a tuple of them, are inputs, whichever they are; remembers them."""
         if key in self.exact:
             return False
         if key not in self.moving:
             if len(self.tensors) > 4096:
                 self.tensors.clear()
-            before = self.tensors.get(key)
-            if before is None or before() is tensor:
-                self.tensors[key] = weakref.ref(tensor)
+            before = self.tensors.get(key, ())
+            if len(before) != len(tensors) or all(b() is t for b, t in zip(before, tensors)):
+                self.tensors[key] = tuple(map(weakref.ref, tensors))
                 return False
             self.moving.add(key)
         return True

@@ -202,7 +202,7 @@ def resolve(domain: Domain, rec: Recording, call: Call) -> list[Any] | None:
             t = call.tensors[owner.index] if isinstance(owner, Argument) else owner.get()
             t = None if t is None else domain.get_grad(t)
         elif type(s) is Slot:
-            t = call.slots[s.index]
+            t = s.of(call)
         else:
             t = call.tensors[s.index] if isinstance(s, Argument) else s.get()
         if t is None:
