@@ -8,10 +8,16 @@ import pytest
 
 import tracejit as tj
 
-_spec = importlib.util.spec_from_file_location("tracejit_attacks", Path(__file__).with_name("attacks.py"))
-attacks = importlib.util.module_from_spec(_spec)
-sys.modules[_spec.name] = attacks
-_spec.loader.exec_module(attacks)
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(f"tracejit_{name}", Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module.ATTACKS
+
+
+ATTACKS = [*load("attacks"), *load("attacks_world")]
 
 
 def snapshot(x):
@@ -45,7 +51,7 @@ def observe(attack, jit):
     return seen
 
 
-@pytest.mark.parametrize(("name", "attack", "compiles"), attacks.ATTACKS, ids=[a[0] for a in attacks.ATTACKS])
+@pytest.mark.parametrize(("name", "attack", "compiles"), ATTACKS, ids=[a[0] for a in ATTACKS])
 def test_compiled_observes_what_eager_observes(name, attack, compiles):
     eager = observe(attack, lambda f: f)
     made = []
