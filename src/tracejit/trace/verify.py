@@ -83,12 +83,18 @@ def verify(trace: Trace, domain: Domain, call: Call, plainly: Callable[[], Any],
         return trace.left(out)
     made = rec.plan.build(domain, call, out)  # now: the call may replace a .grad
     nodes = trace.attach(domain, tensors, {i: before[i] for i in trace.kept}, made, out)
+    result, raised = None, None
     try:
         result = plainly()
     except Exception as e:
-        what = f"plain Python raises {type(e).__name__}: {e}"
-        return Verified(None, e, Mismatch(what, "compiled code does not: a guard is missing", None))
-    trace.finish(domain, made, nodes)
+        raised = e
+    try:
+        trace.finish(domain, made, nodes)
+    except Exception:  # from numbers that Python computes: a call that is not verified would be left to plain Python
+        return Verified(result, raised, None)
+    if raised is not None:
+        what = f"plain Python raises {type(raised).__name__}: {raised}"
+        return Verified(None, raised, Mismatch(what, "compiled code does not: a guard is missing", None))
     both = _Both(trace, domain, tensors, {id(t) for t in (*call.tensors, *tensors)}, copies, made, result)
     if both.difference(_differ) is None:
         return Verified(result, None, _backward(trace, before, out))
