@@ -2,6 +2,7 @@
 
 import logging
 import re
+import time
 from html.parser import HTMLParser
 
 import pytest
@@ -46,7 +47,7 @@ def test_each_recompile_has_old_and_new_value_and_the_edit_that_avoids_it(compil
 
 
 def test_a_refusal_has_its_line():
-    c = tj.compile(lambda x: print(x.sum().item(), end="") or x)
+    c = tj.compile(lambda x: x * time.time())
     for _ in range(5):
         c(tj.ones(1))
     assert re.search(r"test_explain.py:\d+: ", c.explain())

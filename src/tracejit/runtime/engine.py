@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from tracejit.errors import BackendError
 from tracejit.runtime import store
+from tracejit.runtime.forks import building
 
 __all__ = ["Code", "Object", "assemble", "assembly", "compile", "cpu_key", "find", "link", "simd_width", "vector_bits"]
 
@@ -143,8 +144,9 @@ def _parse(text: str, opt: int) -> tuple[Any, Any]:
 
 
 def _emit(text: str, opt: int) -> bytes:
-    module, machine = _parse(text, opt)
-    return machine.emit_object(module)
+    with building():
+        module, machine = _parse(text, opt)
+        return machine.emit_object(module)
 
 
 def _load(objects: Sequence[Object], names: Sequence[str], symbols: Mapping[str, int], needs: Sequence[object]) -> Code:
@@ -159,7 +161,8 @@ def _load(objects: Sequence[Object], names: Sequence[str], symbols: Mapping[str,
         builder.import_symbol(name, address)
     for name in names:
         builder.export_symbol(name)
-    library = builder.link(jit, "code")
+    with building():
+        library = builder.link(jit, "code")
     return Code(_Pages(jit, library), {n: library[n] for n in names}, sum(len(o.data) for o in objects), needs)
 
 
@@ -170,7 +173,8 @@ def _is_known(name: str, symbols: Mapping[str, int]) -> bool:
 # Any: llvmlite ships no types.
 @cache
 def _llvm() -> Any:
-    llvm = importlib.import_module("llvmlite.binding")
+    with building():
+        llvm = importlib.import_module("llvmlite.binding")
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm

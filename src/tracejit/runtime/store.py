@@ -18,6 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from tracejit import config, logs
+from tracejit.runtime.forks import building
 
 __all__ = ["Stats", "Store", "current", "get", "is_entry", "put", "sources", "user_folder"]
 
@@ -73,7 +74,8 @@ class Store:
         with self._lock:
             self._remember(key, data)
         try:
-            self._write(self._path(key), MAGIC + _digest(key.encode()) + _digest(data) + data)
+            with building():
+                self._write(self._path(key), MAGIC + _digest(key.encode()) + _digest(data) + data)
             self.stats.writes += 1
             logs.note("cache", "written: %s, %d bytes", _short(key), len(data))
         except OSError:  # missing rights, a full disk, a folder that cannot be made

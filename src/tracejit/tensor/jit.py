@@ -12,6 +12,7 @@ from typing import Any
 from tracejit import config
 from tracejit.ir import dtype as dt
 from tracejit.ir.op import Op
+from tracejit.runtime.forks import building
 from tracejit.tensor.autograd import no_grad
 from tracejit.tensor.domain import (
     attach_rule,
@@ -84,6 +85,11 @@ def _modes() -> tuple[Any, ...]:
     return here.grad, here.anomaly, here.autocast
 
 
+def _recompile(fn: Any, hot: int | None, backend: str | None, verify: object) -> Any:
+    """What a pickled compiled function becomes."""
+    return compile(fn, hot=hot, backend=backend, verify=verify)
+
+
 DOMAIN = Domain(
     tensor=Tensor,
     array=lambda t: t._array,
@@ -102,6 +108,7 @@ DOMAIN = Domain(
     library_tensors=lambda: (default_generator.state,),
     modes=_modes,
     tape=Tape(tape_position, kept_behind, record_backward, attach_segment, attach_rule, fill_rule, hook_on),
+    compile=_recompile,
     anatomy=Anatomy(
         slots={name: Tensor.__dict__[name] for name in Tensor.__slots__ if name != "__weakref__"},
         array="_array",
@@ -123,7 +130,8 @@ DOMAIN = Domain(
 def _driver() -> Any:
     """The compile driver. Loaded at its first use: it brings passes, codegen and `bytecode`, twice what the rest
     costs."""
-    return importlib.import_module("tracejit.trace.compile")
+    with building():
+        return importlib.import_module("tracejit.trace.compile")
 
 
 def compile(

@@ -20,7 +20,7 @@ import types
 import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from tracejit.codegen.kernel import kernel_ops
 from tracejit.errors import TracejitError
 from tracejit.ir.printer import to_text
 from tracejit.runtime import dispatch
+from tracejit.runtime.forks import building
 from tracejit.runtime.interpreter import CALLABLE
 from tracejit.trace import confirmed, instrument
 from tracejit.trace.causes import ARGUMENTS, DATA, Cause
@@ -97,6 +98,24 @@ def disable(f: Callable[..., Any]) -> Callable[..., Any]:
     return plainly
 
 
+class Turn:
+    """Whose turn it is to record. A forked child does not wait for threads that it does not have."""
+
+    def __init__(self) -> None:
+        self.lock, self.process = threading.Lock(), os.getpid()
+
+    def take(self) -> bool:
+        """Whether it is the caller's."""
+        if self.process != os.getpid():
+            self.lock, self.process = threading.Lock(), os.getpid()
+        return self.lock.acquire(blocking=False)
+
+    def give_back(self) -> None:
+        """Let others have it."""
+        with suppress(RuntimeError):  # taken before the fork
+            self.lock.release()
+
+
 class Compiled(dispatch.Direct):
     """What `tracejit.compile` returns. `compiled_calls` counts the calls that ran compiled.
 
@@ -120,7 +139,7 @@ class Compiled(dispatch.Direct):
         own["front"] = Front(Compiled.__call__)
         own["recordings"] = own["refused"] = 0
         own["families"], own["memory"] = {}, Memory()
-        own["buckets"], own["fallbacks"], own["lock"] = {}, Counter[str](), threading.Lock()
+        own["buckets"], own["fallbacks"], own["lock"] = {}, Counter[str](), Turn()
         if isinstance(function, types.FunctionType):
             functools.update_wrapper(self, function)
 
@@ -157,7 +176,7 @@ class Compiled(dispatch.Direct):
                 return self.fall_back(why, args, kwargs)
         if (refusal := self.may_not_record(bucket, seen)) is not None:
             return self.fall_back(refusal if bucket is None or not bucket.traces else f"{why}; {refusal}", args, kwargs)
-        if not self.lock.acquire(blocking=False):
+        if not self.lock.take():
             return self.fall_back("another thread is recording", args, kwargs)
         try:
             cause = self.cause(call, bucket, why)
@@ -165,7 +184,7 @@ class Compiled(dispatch.Direct):
             bucket.cause = cause or bucket.cause
             return self.record(bucket, call, seen, wide, args, kwargs, settings)
         finally:
-            self.lock.release()
+            self.lock.give_back()
 
     def compiled(
         self, bucket: Bucket, call: Call, every: int, plainly: Callable[[], Any]
@@ -249,6 +268,8 @@ class Compiled(dispatch.Direct):
         """Why this call is not worth recording; None where it is."""
         if (profile := sys.getprofile()) is not None and not callable(profile):
             return "a profiler that cannot be paused is active"
+        if sys.is_finalizing():
+            return "the interpreter is shutting down"
         if self.refused >= _ALL_REFUSALS:
             return "too many recordings were refused"
         if self.recordings >= 48 + self.compiled_calls // 4:
@@ -373,7 +394,8 @@ class Compiled(dispatch.Direct):
     def install(self, bucket: Bucket, rec: Recording, seen: tuple[Any, ...], settings: config.Config) -> None:
         """Compile a confirmed recording."""
         try:
-            trace = compile_trace(rec, self.backend or settings.backend)
+            with building():
+                trace = compile_trace(rec, self.backend or settings.backend)
         except Exception as e:  # a call never fails because it cannot be compiled; our own mistakes are logged
             expected = isinstance(e, (TracejitError, NotImplementedError))
             _log.log(logging.DEBUG if expected else logging.ERROR, "%s could not be compiled", self.name, exc_info=e)
@@ -450,6 +472,15 @@ class Compiled(dispatch.Direct):
     def _tracejit_inline(compiled: Compiled) -> Callable[..., Any]:
         """What a recording of another function calls instead."""
         return compiled.function
+
+    def __reduce__(self) -> Any:
+        """By name where it has taken the place of its function, so that other processes compile for themselves; else as
+        what it wraps."""
+        module, name = getattr(self.function, "__module__", None), getattr(self.function, "__qualname__", "")
+        found: Any = sys.modules.get(module or "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (self.domain.compile, (self.function, self.hot, self.backend, self.verify))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None or not isinstance(self.function, types.FunctionType):

@@ -24,6 +24,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tracejit.errors import NotCompilable
+from tracejit.runtime.forks import building
 from tracejit.trace import copies
 
 if TYPE_CHECKING:
@@ -135,8 +136,9 @@ def _passes_self_test() -> bool:
 def _load_bytecode() -> None:
     """Import the bytecode package: 46 ms that a program which compiles nothing should not pay."""
     global Bytecode, CellVar, FreeVar, Instr
-    from bytecode import Bytecode, Instr
-    from bytecode.instr import CellVar, FreeVar
+    with building():
+        from bytecode import Bytecode, Instr
+        from bytecode.instr import CellVar, FreeVar
 
 
 def install(hooks: Mapping[str, Callable[[Any], Any]]) -> None:

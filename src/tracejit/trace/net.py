@@ -10,7 +10,9 @@ import ctypes
 import enum
 import functools
 import gc
+import os
 import sys
+import threading
 import types
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -21,7 +23,7 @@ from tracejit.trace import calls
 from tracejit.trace import hooks as hooks  # fills the table of hooks
 from tracejit.trace.domain import is_library, is_recorder
 from tracejit.trace.instrument import is_instrumented
-from tracejit.trace.recorder import Recorder, opened
+from tracejit.trace.recorder import Recorder, active, opened
 
 __all__ = ["run"]
 
@@ -173,16 +175,60 @@ def _is_support(module: Any) -> bool:
     return isinstance(module, str) and (module.partition(".")[0] in _SUPPORT or module.startswith("namedtuple_"))
 
 
+class _Alone:
+    """What there is one of for all threads, changed while anyone records: the limit of recursion and the collector."""
+
+    def __init__(self) -> None:
+        self.lock, self.recordings, self.limit, self.collects = threading.Lock(), 0, 0, False
+
+    def enter(self) -> None:
+        """A hook is three Python frames, and deep recursion of the user's must not notice them; what a collection runs is
+        Python code that is none of the call's."""
+        with self.lock:
+            self.recordings += 1
+            if self.recordings == 1:
+                self.limit, self.collects = sys.getrecursionlimit(), gc.isenabled()
+                sys.setrecursionlimit(self.raised)
+                gc.disable()
+
+    @property
+    def raised(self) -> int:
+        """The limit meanwhile."""
+        return min(4 * self.limit, 2**31 - 1)
+
+    def leave(self) -> None:
+        """The last recording to end puts both back, but for a limit that someone set meanwhile."""
+        with self.lock:
+            self.recordings -= 1
+            if self.recordings == 0:
+                self.restore()
+
+    def restore(self) -> None:
+        if sys.getrecursionlimit() == self.raised:
+            sys.setrecursionlimit(self.limit)
+        if self.collects:
+            gc.enable()
+
+    def in_child(self) -> None:
+        """After a fork: the recordings of other threads are not there."""
+        mine = int(active() is not None)
+        if self.recordings > mine == 0:
+            self.restore()
+        self.lock, self.recordings = threading.Lock(), mine
+
+
+_alone = _Alone()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_alone.in_child)
+
+
 def run(r: Recorder, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, net: bool) -> Any:
     """f(*args, **kwargs) inside recording r, with the net under it or not."""
-    profile, limit = sys.getprofile(), sys.getrecursionlimit()
-    collects = gc.isenabled()
-    gc.disable()  # its callbacks and finalizers are Python code that is none of this call's
+    profile = sys.getprofile()
     r.invoke = functools.partial(calls.call, r)
     watch = Net(r) if net else None
     with opened(r):
-        # A hook is three Python frames; user code that recurses deep must not notice them.
-        sys.setrecursionlimit(limit * 4)
+        _alone.enter()
         if watch is not None:
             r.unwatched = watch.unwatched
             _native()
@@ -195,6 +241,4 @@ def run(r: Recorder, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
                 watch.close()
                 del r.unwatched, watch.argument
                 sys.setprofile(profile)
-            sys.setrecursionlimit(limit)
-            if collects:
-                gc.enable()
+            _alone.leave()

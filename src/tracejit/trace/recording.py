@@ -13,6 +13,7 @@ import numpy as np
 from tracejit import config
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
+from tracejit.runtime.forks import building
 from tracejit.trace import confirmed, replay
 from tracejit.trace.backward import Backward, plan_backward
 from tracejit.trace.builder import Check
@@ -182,7 +183,7 @@ def record(
     if r.reasons:
         return _only_ours(r, result), tuple(r.reasons)
     try:
-        with opened(r):
+        with building(), opened(r):
             closed = _close(r, call, result, Link(), name)
     except Exception as e:  # the call itself is over and right: a mistake of ours must not reach the user as its error
         _log.exception("recording %s could not be closed", name)
