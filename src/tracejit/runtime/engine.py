@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 from tracejit.errors import BackendError
 from tracejit.runtime import store
-from tracejit.runtime.forks import building
+from tracejit.runtime.forks import building, hold
 
 __all__ = ["Code", "Object", "assemble", "assembly", "compile", "cpu_key", "find", "link", "simd_width", "vector_bits"]
 
@@ -175,6 +175,8 @@ def _is_known(name: str, symbols: Mapping[str, int]) -> bool:
 def _llvm() -> Any:
     with building():
         llvm = importlib.import_module("llvmlite.binding")
+        if (lock := getattr(llvm.ffi.lib, "_lock", None)) is not None:
+            hold(lock)  # any thread may take it at any time, to free what is garbage
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm
