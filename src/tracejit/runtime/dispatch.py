@@ -36,6 +36,7 @@ from tracejit import config
 from tracejit.errors import BackendError
 from tracejit.runtime import engine, guards, interpreter, walker
 from tracejit.runtime.entry import builtin
+from tracejit.runtime.forks import building
 from tracejit.runtime.guards import word
 from tracejit.runtime.interpreter import CALLABLE, ENTRY, OPS
 
@@ -168,13 +169,19 @@ class Native:
 
 
 _found: list[Native] = []
+_making = threading.RLock()
 _patched: set[type] = set()
 _HERE_NAME: Final = "tj_here"
 
 
-@cache
 def native() -> Native | None:
     """The interpreter of this process; None where some test failed."""
+    with building(), _making:  # once: slots that are made raw are no slots to the second who comes
+        return _native()
+
+
+@cache
+def _native() -> Native | None:
     at, compare = offsets(), guards.compare()
     if at is None or compare is None:
         return None

@@ -12,6 +12,7 @@ import ctypes
 import functools
 import struct
 import sys
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from tracejit import config
 from tracejit.codegen.llvm.native import Native
 from tracejit.runtime import buffer, dispatch, guards, interpreter, team
 from tracejit.runtime.dispatch import HERE, NAMES, ZERO, Assembler, Entry, Place
+from tracejit.runtime.forks import building
 from tracejit.trace import replay
 from tracejit.trace.key import Call
 from tracejit.trace.outputs import Argument, Built, Computed, Container, Held, Number, Result, Value
@@ -82,6 +84,7 @@ class Front:
     def __init__(self, slow: Any) -> None:
         self.words = (ctypes.c_int64 * len(interpreter.CALLABLE))()
         self.slow = slow
+        self.lock = threading.RLock()  # a collection inside may end a trace, and that comes here again
         self.directs: dict[Trace, Direct] = {}
         self._link()
         self.words[interpreter.CALLABLE["slow"]] = id(slow)
@@ -94,27 +97,29 @@ class Front:
 
     def put(self, trace: Trace, direct: Direct) -> None:
         """The entry of a trace, instead of an earlier one."""
-        if (before := self.directs.pop(trace, None)) is not None:
-            before.entry.retire()
-        self.directs = {trace: direct, **self.directs}
-        self._link()
+        with building(), self.lock:
+            if (before := self.directs.get(trace)) is not None:
+                before.entry.retire()
+            self.directs = {trace: direct, **{t: d for t, d in tuple(self.directs.items()) if t is not trace}}
+            self._link()
 
     def collect(self, buckets: Iterable[Bucket]) -> None:
         """Take over what entries have counted, and let those go whose traces are gone."""
         if not self.directs:
             return
-        left = dict(self.directs)
-        for b in buckets:
-            for t in b.traces:
-                if (d := left.pop(t, None)) is not None:
-                    hits, misses = d.counts()
-                    t.hits, t.misses, b.hits = t.hits + hits, t.misses + misses, b.hits + hits
-                    t.used = max(t.used, d.entry.used)
-        if left:
-            for t, d in left.items():
-                d.entry.retire()
-                del self.directs[t]
-            self._link()
+        with building(), self.lock:
+            left = dict(self.directs)
+            for b in tuple(buckets):
+                for t in tuple(b.traces):
+                    if (d := left.pop(t, None)) is not None:
+                        hits, misses = d.counts()
+                        t.hits, t.misses, b.hits = t.hits + hits, t.misses + misses, b.hits + hits
+                        t.used = max(t.used, d.entry.used)
+            if left:
+                for d in left.values():
+                    d.entry.retire()
+                self.directs = {t: d for t, d in tuple(self.directs.items()) if t not in left}
+                self._link()
 
 
 def make(trace: Trace, domain: Domain, call: Call, tensors: Sequence[Any], settings: config.Config) -> Direct:

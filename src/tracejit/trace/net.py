@@ -182,8 +182,8 @@ class _Alone:
         self.lock, self.recordings, self.limit, self.collects = threading.Lock(), 0, 0, False
 
     def enter(self) -> None:
-        """A hook is three Python frames, and deep recursion of the user's must not notice them; what a collection runs is
-        Python code that is none of the call's."""
+        """A hook is three Python frames, and deep recursion of the user's must not notice them; what a collection runs
+        is Python code that is none of the call's."""
         with self.lock:
             self.recordings += 1
             if self.recordings == 1:
@@ -227,18 +227,19 @@ def run(r: Recorder, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
     profile = sys.getprofile()
     r.invoke = functools.partial(calls.call, r)
     watch = Net(r) if net else None
-    with opened(r):
-        _alone.enter()
-        if watch is not None:
-            r.unwatched = watch.unwatched
-            _native()
-            watch.open()
-        try:
-            return r.invoke(f, args, kwargs)
-        finally:
-            del r.invoke  # a cycle would keep what the recording saw alive
+    if watch is not None:
+        r.unwatched = watch.unwatched
+        _native()
+    _alone.enter()
+    try:
+        with opened(r):
             if watch is not None:
-                watch.close()
-                del r.unwatched, watch.argument
-                sys.setprofile(profile)
-            _alone.leave()
+                watch.open()
+            return r.invoke(f, args, kwargs)
+    finally:
+        del r.invoke  # a cycle would keep what the recording saw alive
+        if watch is not None:
+            watch.close()
+            del r.unwatched, watch.argument
+            sys.setprofile(profile)
+        _alone.leave()
