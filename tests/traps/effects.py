@@ -1681,3 +1681,69 @@ def object_of_a_subclass_of_a_builtin(T):
         return out
 
     return f, ramp(T), None
+
+
+@program(4)
+def a_running_mean_in_a_float(tj):
+    s = Box(ema=0.0, losses=[])
+
+    def f(x):
+        loss = (x * x).mean()
+        s.ema = 0.9 * s.ema + 0.1 * loss.item()
+        s.losses.append(loss)
+        return x * s.ema
+
+    return f, [(tj.arange(3, dtype=tj.float32) * i,) for i in range(12)], s
+
+
+@program(2)
+def a_running_mean_decides(tj):
+    s = Box(ema=1.0, low=0)
+
+    def f(x):
+        s.ema = s.ema * 0.5 + x.sum().item() / 2.0
+        if s.ema < 3:
+            s.low += 1
+            return x
+        return x / (s.ema + 1)
+
+    return f, [(tj.ones(3) * (i % 5),) for i in range(16)], s
+
+
+@program(None)
+def items_that_divide_by_zero(tj):
+    s = Box(r=0.0)
+
+    def f(x):
+        try:
+            s.r = 1.0 / x.sum().item()
+        except ZeroDivisionError:
+            s.r = -1.0
+        return x * s.r
+
+    return f, [(tj.ones(3) * (i % 4),) for i in range(16)], s
+
+
+@program(None)
+def items_that_overflow_and_nan(tj):
+    s = Box(r=1.0)
+
+    def f(x):
+        s.r = s.r * x.max().item() - x.min().item()
+        return x * s.r
+
+    inf = float("inf")
+    calls = [(tj.tensor([1.0 + i, 1e30]),) for i in range(8)] + [(tj.tensor([inf, -inf]),), (tj.tensor([0.0, -0.0]),)]
+    return f, calls, s
+
+
+@program(None)
+def integers_and_items(tj):
+    s = Box(n=0, r=0.0)
+
+    def f(x):
+        s.n += 2**50
+        s.r = x.sum().item() * s.n + s.n
+        return x * s.r
+
+    return f, [(tj.ones(3) * i,) for i in range(14)], s

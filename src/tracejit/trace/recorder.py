@@ -390,12 +390,35 @@ class Recorder:
         t = type(x)
         if (t is float) or (t is int and abs(x) <= LARGEST):
             return Node.of(Op.registry["const"](float(x), TensorType(float64, ())), ())  # type: ignore[call-arg]
-        if t not in OPAQUE or t is OpaqueText or x.recipe is not None:
+        if t not in OPAQUE or t is OpaqueText:
             return None
+        if x.recipe is not None:
+            return self._computed(x)
         if x.ref < 0 and not x.node.dtype.is_floating_point:
             return None
         node = x.node if x.ref < 0 else self._number_node(x)
         return None if node is None else cast(node, float64)
+
+    def _computed(self, x: Any) -> Node | None:
+        """The node of type f64 of a number with a recipe that the graph can follow bit for bit; it may stand on
+        thousands of others."""
+        done: dict[int, Node | None] = {}
+        todo = [x]
+        while todo:
+            y = todo[-1]
+            waiting = [p for p in y.recipe.operands if type(p) in OPAQUE and p.recipe and id(p) not in done]
+            if waiting:
+                todo.extend(waiting)
+                continue
+            todo.pop()
+            if (op := _EXACT.get(y.recipe.f)) is None or y.recipe.raises:
+                return None
+            parts = [done[id(p)] if id(p) in done else self._double(p) for p in y.recipe.operands]
+            found = tuple(n for n in parts if n is not None)
+            if len(found) < len(parts):
+                return None
+            done[id(y)] = Node.of(Op.registry[op](), found) if op else found[0]
+        return done[id(x)]
 
     def text(self, f: Callable[..., str], *operands: Any, raises: bool = False) -> str:
         """f of opaque numbers, texts and tensors as text that waits until the graph has run."""
@@ -408,7 +431,7 @@ class Recorder:
 
     def number_tensor(self, x: Any, like: Any, name: str) -> Any:
         """Opaque x as the tensor that stands for it as an operand of `name` beside tensor `like`; None: look at it."""
-        if (name == "pow" and type(x) is not Opaque) or type(x) is OpaqueText or x.recipe is not None:
+        if (name == "pow" and type(x) is not Opaque) or type(x) is OpaqueText:
             return None  # x ** 2 is a product
         dtype: DType = common_dtype(like, plain_number(x))
         if name == "truediv" and not dtype.is_floating_point:
@@ -422,6 +445,9 @@ class Recorder:
         return t
 
     def _number_node(self, x: Any) -> Node | None:
+        if x.recipe is not None:
+            node = self._computed(x)
+            return None if node is None else Node.of(StopGradient(), (node,))
         if x.ref < 0:
             if x.node.dtype not in (float32, float64):
                 return None
@@ -795,6 +821,16 @@ _TESTS: dict[Any, tuple[str, bool, bool]] = {
     math.isnan: ("eq", False, True),
     math.isfinite: ("finite", False, False),
     math.isinf: ("inf", False, False),
+}
+# f -> the op that gives its bits for floats; "" for the float itself.
+_EXACT: dict[Any, str] = {
+    **dict.fromkeys((operator.add, operator.iadd), "add"),
+    **dict.fromkeys((operator.sub, operator.isub), "sub"),
+    **dict.fromkeys((operator.mul, operator.imul), "mul"),
+    **dict.fromkeys((operator.truediv, operator.itruediv), "div"),
+    **dict.fromkeys((abs, math.fabs), "abs"),
+    **dict.fromkeys((operator.pos, float), ""),
+    operator.neg: "neg",
 }
 _SHOWN = frozenset(
     ("ivar", "item", "closure", "member", "fattr", "dict", "list", "set", "deque", "bytes", "len", "has", "ivars")
