@@ -436,6 +436,18 @@ def test_parts_side_by_side_and_their_gradient(part: int) -> None:
     check(split_and_join, x, g)
 
 
+@pytest.mark.parametrize("shape", [(1000, 37), (64, 130), (5, 3), (2, 3, 4, 5), (4096,)])
+def test_random_words_are_numpys_wherever_vectors_begin(shape: tuple[int, ...]) -> None:
+    state = np.array([-0x1234_5678_9ABC, 2**34 + 5], np.int64)
+
+    def words(state: Node) -> tuple[Node, ...]:
+        bits = ops.random_bits(state, shape)
+        turned = ops.transpose(ops.random_bits(state, shape), tuple(reversed(range(len(shape)))))
+        return bits, turned + 0, ops.cast(bits, dt.float64) * 0.5
+
+    check(words, state)
+
+
 def test_a_long_chain_is_scheduled_without_recursion() -> None:
     def f(x: Any) -> Any:
         y = x

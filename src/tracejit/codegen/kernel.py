@@ -59,7 +59,7 @@ __all__ = [
 
 # What computing an element costs, in additions; 1 where it is not listed.
 _HEAVY = ("exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf", "pow", "atan2")
-COST = {"div": 4, "sqrt": 4, "floordiv": 8, "mod": 8, "random_bits": 60} | dict.fromkeys(_HEAVY, 10)
+COST = {"div": 4, "sqrt": 4, "floordiv": 8, "mod": 8, "random_bits": 60, "random_word": 30} | dict.fromkeys(_HEAVY, 10)
 
 
 def extent(dim: Extent) -> int:

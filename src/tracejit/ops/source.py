@@ -17,10 +17,12 @@ from tracejit.ir import dtype as dt
 from tracejit.ir.dim import Extent, Shape
 from tracejit.ir.dtype import DType
 from tracejit.ir.index import Index
-from tracejit.ir.node import Node, Scalar, Value, binary
+from tracejit.ir.node import Node, Scalar, Value
 from tracejit.ir.op import Array, ArrayConst, At, Op, Reader, Sample, attribute_key
 from tracejit.ir.types import TensorType, Type
-from tracejit.ops.address import as_node, linear, pick
+from tracejit.ops.address import as_node, linear
+from tracejit.ops.loop import random_word
+from tracejit.ops.random_words import LOW, philox
 
 __all__ = ["ArrayConst", "Const", "Iota", "RandomBits", "const", "full", "iota", "philox", "random_bits", "zeros_like"]
 
@@ -136,28 +138,6 @@ class Iota(Op):
         yield Sample(cls((1,), 0, dt.float32), ())
 
 
-_ROUND = (0xD2511F53, 0xCD9E8D57)  # the multipliers of Philox4x32, and the Weyl sequence of its key
-_WEYL = (0x9E3779B9, 0xBB67AE85)
-_ROUNDS = 10
-_LOW = 0xFFFFFFFF
-
-
-def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
-    """Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
-
-    Words are 32-bit values held in 64-bit integers: NumPy arrays of uint64, or i64 Nodes; the same code serves both,
-    since a product of two words keeps its bits in either and the shift's sign bits are masked away.
-    """
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for r in range(_ROUNDS):
-        if r:
-            k0, k1 = (k0 + _WEYL[0]) & _LOW, (k1 + _WEYL[1]) & _LOW
-        p, q = c0 * _ROUND[0], c2 * _ROUND[1]
-        c0, c1, c2, c3 = ((q >> 32) & _LOW) ^ c1 ^ k0, q & _LOW, ((p >> 32) & _LOW) ^ c3 ^ k1, p & _LOW
-    return c0, c1, c2, c3
-
-
 @dataclass(frozen=True)
 class RandomBits(Op):
     """y[i] = word i % 4 of Philox4x32-10 with key seed at counter offset + i // 4; the state is (seed, offset), i64[2].
@@ -179,7 +159,7 @@ class RandomBits(Op):
         size = int(np.prod(shape, dtype=np.int64))
         seed, offset = state.astype(np.uint64)
         blocks = np.arange((size + 3) // 4, dtype=np.uint64) + offset
-        low, shift = np.uint64(_LOW), np.uint64(32)
+        low, shift = np.uint64(LOW), np.uint64(32)
         zero = np.zeros_like(blocks)
         words = philox((blocks & low, blocks >> shift, zero, zero), (seed & low, seed >> shift))
         return np.stack(words, -1).astype(np.uint32).view(np.int32).reshape(-1)[:size].reshape(shape)
@@ -188,14 +168,7 @@ class RandomBits(Op):
         return (None,)
 
     def element(self, at: At, state: Reader) -> Node:
-        i = as_node(linear(at, self.shape))
-        seed, offset = state((Index.at(0),)), state((Index.at(1),))
-        block = (i >> 2) + offset
-        words = philox((block & _LOW, (block >> 32) & _LOW, i * 0, i * 0), (seed & _LOW, (seed >> 32) & _LOW))
-        word = words[3]
-        for k in (2, 1, 0):
-            word = pick(binary("eq", i & 3, k), words[k], word)
-        return Op.registry["cast"](dt.int32)(word)  # type: ignore[call-arg]
+        return random_word(as_node(linear(at, self.shape)), state((Index.at(0),)), state((Index.at(1),)))
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:

@@ -18,7 +18,7 @@ from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.ops.loop import Inside, Position
 
-__all__ = ["compare", "convert", "extreme", "is_square", "pointwise", "supports"]
+__all__ = ["compare", "convert", "extreme", "is_square", "pointwise", "precision", "supports"]
 
 
 def supports(op: Op, dtypes: Sequence[DType]) -> bool:
@@ -40,9 +40,14 @@ def pointwise(n: Node, x: Sequence[Value]) -> Value:
     if is_square(n):
         return x[0] * x[0]
     f, width = x[0].f, x[0].type.width
-    t = "f64" if n.dtype is dt.float64 else "f32"
+    t = precision(n)
     f.module.declare(vectormath.symbol(n.op.name, t, width), vectormath.declaration(n.op.name, t, width))
-    return f.call(vectormath.symbol(n.op.name, t, width), x[0].type, *x)
+    return f.call(vectormath.symbol(n.op.name, t, width), vectormath.result(n.op.name, t, width), *x)
+
+
+def precision(n: Node) -> str:
+    """The type of vectors that the function of `vectormath` for this op works on."""
+    return "i64" if n.op.name == "random_word" else "f64" if n.dtype is dt.float64 else "f32"
 
 
 def is_square(n: Node) -> bool:

@@ -64,7 +64,7 @@ class Cut:
 
     def is_light(self, nodes: Sequence[Node]) -> bool:
         """True where a reduction waits for memory and its own sums: several vectors side by side help."""
-        if len(nodes) > 8 or any(n.op.name in vectormath.FUNCTIONS for n in nodes):
+        if len(nodes) > 8 or any(n.op.name in vectormath.CALLED for n in nodes):
             return False
         if any(a.kind.startswith("arg") for s in self.kernel.stages for a in s.accumulators):
             return False

@@ -21,14 +21,13 @@ from tracejit.codegen.llvm import vectormath
 from tracejit.codegen.llvm.access import is_even, load, load_even, store
 from tracejit.codegen.llvm.accumulate import accumulate, begin, finish
 from tracejit.codegen.llvm.ahead import ahead, fetch
-from tracejit.codegen.llvm.arithmetic import is_square, pointwise, supports
+from tracejit.codegen.llvm.arithmetic import is_square, pointwise, precision, supports
 from tracejit.codegen.llvm.cut import Cut, Launch, launch, roots, round_up
 from tracejit.codegen.llvm.form import register
 from tracejit.codegen.llvm.frame import Frame
 from tracejit.codegen.llvm.lanewise import helpers
 from tracejit.codegen.llvm.position import is_inside, positions
 from tracejit.codegen.llvm.text import Module, Value, f64, i64, ptr
-from tracejit.ir import dtype as dt
 from tracejit.ir.dim import product
 from tracejit.ir.node import Node
 from tracejit.ops.loop import Inside, Position
@@ -66,8 +65,8 @@ def functions(kernel: Kernel, bits: int) -> set[tuple[str, str, int]]:
     out: set[tuple[str, str, int]] = set()
     for s in kernel.stages:
         for n in scalars(roots(s)):
-            if n.op.name in vectormath.FUNCTIONS and not is_square(n):
-                out.add((n.op.name, "f64" if n.dtype is dt.float64 else "f32", width))
+            if n.op.name in vectormath.CALLED and not is_square(n):
+                out.add((n.op.name, precision(n), width))
     return out
 
 

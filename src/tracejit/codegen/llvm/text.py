@@ -296,6 +296,11 @@ class Function:
         """`x`, or the constant `x` of that type."""
         return x if isinstance(x, Value) else Value(self, type.constant(x), type)
 
+    @property
+    def block(self) -> str:
+        """The block that is being written: where a phi says a value comes from."""
+        return self._block
+
     def _label(self, stem: str) -> str:
         self._count += 1
         return f"{stem}{self._count}"

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, nan
 
-from tracejit.codegen.llvm.text import Module, Type, Value, of
+from tracejit.codegen.llvm.text import Module, Type, Value, i32, i64, of
+from tracejit.ops.random_words import LOW, philox
 
-__all__ = ["FUNCTIONS", "arity", "declaration", "module", "symbol"]
+__all__ = ["CALLED", "FUNCTIONS", "arity", "declaration", "module", "result", "symbol"]
 
 
 def symbol(name: str, dtype: str, width: int) -> str:
@@ -27,13 +28,19 @@ def symbol(name: str, dtype: str, width: int) -> str:
 
 def arity(name: str) -> int:
     """How many vectors a function takes."""
-    return 2 if name in ("pow", "atan2") else 1
+    return {"pow": 2, "atan2": 2, "random_word": 3}.get(name, 1)
+
+
+def result(name: str, dtype: str, width: int) -> Type:
+    """What it gives: a vector like those it takes, but for random words."""
+    return of("i32" if name == "random_word" else dtype, width)
 
 
 def declaration(name: str, dtype: str, width: int) -> str:
     """LLVM text that declares a function to a kernel that calls it."""
     t = str(of(dtype, width))
-    return f"declare {t} @{symbol(name, dtype, width)}({', '.join([t] * arity(name))}) nounwind memory(none)"
+    takes = ", ".join([t] * arity(name))
+    return f"declare {result(name, dtype, width)} @{symbol(name, dtype, width)}({takes}) nounwind memory(none)"
 
 
 def module(functions: Iterable[tuple[str, str, int]]) -> str:
@@ -41,8 +48,9 @@ def module(functions: Iterable[tuple[str, str, int]]) -> str:
     m = Module()
     for name, dtype, width in sorted(set(functions)):
         t = of(dtype, width)
-        f = m.function(symbol(name, dtype, width), t, dict(zip("xy", [t] * arity(name), strict=False)))
-        f.ret(FUNCTIONS[name](*f.args))
+        arguments = dict(zip("xyz", [t] * arity(name), strict=False))
+        f = m.function(symbol(name, dtype, width), result(name, dtype, width), arguments)
+        f.ret(CALLED[name](*f.args))
     return m.text()
 
 
@@ -502,7 +510,52 @@ def _pow64(a: Value, y: Value) -> Value:
     return _exp_poly(r + v_low) * _power_of_two(half, t) * _power_of_two(n - half, t)
 
 
+def random_word(i: Value, seed: Value, offset: Value) -> Value:
+    """Words i % 4 of the Philox blocks offset + i // 4; for whole blocks side by side, no block is made twice."""
+    f, t, width = i.f, i.type, i.type.width
+    one = i.lane(0) if width > 1 else i
+    if width < 4:
+        return _words_of(i, seed, offset)
+    numbers = Value(f, "<" + ", ".join(f"i64 {k}" for k in range(width)) + ">", t)
+    is_run = f.any((i - one.splat(width)).ne(numbers)) ^ 1
+    with f.either(is_run & (one & 3).eq(0)) as sides:
+        out: list[Value] = []
+        ends: list[str] = []
+        for whole in sides:
+            out.append(_words_side_by_side(i, seed, offset) if whole else _words_of(i, seed, offset))
+            ends.append(f.block)
+    (a, from_a), (b, from_b) = zip(out, ends, strict=True)
+    return f.emit(f"phi {a.type} [ {a.name}, %{from_a} ], [ {b.name}, %{from_b} ]", a.type)
+
+
+def _block_words(block: Value, seed: Value) -> tuple[Value, Value, Value, Value]:
+    zero = block.f.value(0, block.type)
+    return philox((block & LOW, (block >> 32) & LOW, zero, zero), (seed & LOW, (seed >> 32) & LOW))
+
+
+def _words_of(i: Value, seed: Value, offset: Value) -> Value:
+    a, b, c, d = _block_words((i >> 2) + offset, seed)
+    k = i & 3
+    return k.eq(0).select(a, k.eq(1).select(b, k.eq(2).select(c, d))).cast(i32)
+
+
+def _words_side_by_side(i: Value, seed: Value, offset: Value) -> Value:
+    count = i.type.width // 4
+    numbers = Value(i.f, "<" + ", ".join(f"i64 {k}" for k in range(count)) + ">", i64.wide(count))
+    first = (i.lane(0) >> 2) + offset.lane(0)
+    words = _block_words((first.splat(count) + numbers) if count > 1 else first, seed.lane(0).splat(count))
+    a, b, c, d = (w.cast(i32) for w in words)
+    if count == 1:
+        out = i.f.value(0, i32.wide(4))
+        for k, w in enumerate((a, b, c, d)):
+            out = out.insert(w, k)
+        return out
+    low, high = a.shuffle(b, range(2 * count)), c.shuffle(d, range(2 * count))
+    return low.shuffle(high, [count * k + j for j in range(count) for k in range(4)])
+
+
 FUNCTIONS: dict[str, Callable[..., Value]] = {
     "atan2": atan2, "cos": cos, "erf": erf, "exp": exp, "expm1": expm1, "log": log, "log1p": log1p, "pow": pow,
     "rsqrt": rsqrt, "sigmoid": sigmoid, "sin": sin, "tanh": tanh,
 }  # fmt: skip
+CALLED = FUNCTIONS | {"random_word": random_word}  # all that kernels call

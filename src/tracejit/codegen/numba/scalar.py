@@ -16,8 +16,8 @@ import numpy as np
 from tracejit.ops import special
 
 __all__ = [
-    "ceil", "divide_int", "floor", "floor_divide", "modulo", "modulo_int", "plain", "power_int", "rint",
-    "round_bf16", "round_f16",
+    "ceil", "divide_int", "floor", "floor_divide", "modulo", "modulo_int", "plain", "power_int",
+    "random_word", "rint", "round_bf16", "round_f16",
 ]  # fmt: skip
 
 Float = np.float64 | float
@@ -120,6 +120,26 @@ def round_bf16(x: Float) -> Float:
     return math.copysign(math.inf if y > 3.3895313892515355e38 else y, x)
 
 
+def random_word(i: Int, seed: Int, offset: Int) -> Int:
+    """Word i % 4 of the Philox block offset + i // 4 with key seed, as a signed 32-bit number."""
+    low = 0xFFFFFFFF
+    block = (i >> 2) + offset
+    a, b, c, d = block & low, (block >> 32) & low, 0, 0
+    k, m = seed & low, (seed >> 32) & low
+    for r in range(10):
+        if r > 0:
+            k, m = (k + 0x9E3779B9) & low, (m + 0xBB67AE85) & low
+        # Products of words as sums of halves: no language in between gets to see a 64th bit.
+        p_low, p_high = 0xD2511F53 * (a & 0xFFFF), 0xD2511F53 * (a >> 16)
+        q_low, q_high = 0xCD9E8D57 * (c & 0xFFFF), 0xCD9E8D57 * (c >> 16)
+        p, q = p_low + ((p_high & 0xFFFF) << 16), q_low + ((q_high & 0xFFFF) << 16)
+        p_top, q_top = (p_high >> 16) + (p >> 32), (q_high >> 16) + (q >> 32)
+        a, b, c, d = q_top ^ b ^ k, q & low, p_top ^ d ^ m, p & low
+    which = i & 3
+    word = a if which == 0 else b if which == 1 else c if which == 2 else d
+    return word - (word >> 31 << 32)
+
+
 @cache
 def plain() -> Mapping[str, Any]:
     """What a kernel's names mean where nothing is compiled: NumPy's scalars, which overflow as machine numbers do."""
@@ -129,5 +149,17 @@ def plain() -> Mapping[str, Any]:
 
     numpy = {f: getattr(np, f) for f in ("exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh")}
     others = {"atan2": np.arctan2, "erf": lifted(special.erf), "lgamma": lifted(special.lgamma)}
-    own = (ceil, divide_int, floor, floor_divide, modulo, modulo_int, power_int, rint, round_bf16, round_f16)
+    own = (
+        ceil,
+        divide_int,
+        floor,
+        floor_divide,
+        modulo,
+        modulo_int,
+        power_int,
+        random_word,
+        rint,
+        round_bf16,
+        round_f16,
+    )
     return {"np": np, **numpy, **others, **{f.__name__: f for f in own}}

@@ -44,8 +44,8 @@ __all__ = ["FUNCTIONS", "SCALAR", "Operand", "Source", "extent", "points", "supp
 
 FUNCTIONS = ("exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "erf", "lgamma", "atan2")  # as in `math`
 SCALAR = (  # as in `scalar.py`
-    "ceil", "divide_int", "floor", "floor_divide", "modulo", "modulo_int", "power_int", "rint", "round_bf16",
-    "round_f16",
+    "ceil", "divide_int", "floor", "floor_divide", "modulo", "modulo_int", "power_int", "random_word", "rint",
+    "round_bf16", "round_f16",
 )  # fmt: skip
 
 
@@ -478,6 +478,7 @@ _POINTWISE: dict[str, Rule] = {
     "sign": sign,
     "bit_not": lambda n, x: f"not {x[0]}" if n.dtype.kind == "b" else typed(f"~{x[0]}", n.dtype),
     "cast": lambda n, x: converted(x[0], n.inputs[0].dtype, n.dtype),
+    "random_word": lambda n, x: typed(f"random_word({', '.join(f'np.int64({v})' for v in x)})", n.dtype),
     "add": operator("+", "|"),
     "sub": operator("-"),
     "mul": operator("*", "&"),
