@@ -1,4 +1,4 @@
-"""Ops about the computation rather than its values: where the gradient ends, and on which device a value lives."""
+"""Ops about the computation rather than its values: where a gradient ends, where a value lives, what is repeated."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from tracejit.errors import OpError
 from tracejit.ir import dtype as dt
+from tracejit.ir.graph import Graph, param, run
 from tracejit.ir.node import Node
 from tracejit.ir.op import Array, At, Op, Reader, Sample
-from tracejit.ir.types import TensorType, Type
+from tracejit.ir.types import TensorType, TupleType, Type, same_type
 
-__all__ = ["StopGradient", "ToDevice", "stop_gradient", "to_device"]
+__all__ = ["Loop", "StopGradient", "ToDevice", "stop_gradient", "to_device"]
 
 
 class StopGradient(Op):
@@ -63,6 +65,82 @@ class ToDevice(Op):
     def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
         for dtype in dt.ALL:
             yield Sample(cls("cpu"), (np.ones((2, 3), dtype.numpy),), differentiable=dtype.kind == "f")
+
+
+@dataclass(frozen=True)
+class Loop(Op):
+    """`trips` turns of `body`: carried values go from turn to turn, rows are read and written one by one.
+
+        inputs   carried values | stacks, one row of which a turn reads | fixed values
+        body     (carried, rows, fixed) -> (carried, rows)
+        results  carried values after the last turn | stacks of the rows that the turns gave
+
+    Turn k reads and writes row k, `backwards` the k-th from the end. Made after the gradient, so it has none.
+    """
+
+    name = "loop"
+    library = "loop"
+    body: Graph
+    trips: int
+    carried: int
+    rows: int  # of the inputs
+    backwards: bool = False
+
+    def infer(self, *types: TensorType) -> Type:
+        wanted = [p.type for p in self.body.params]
+        if len(types) != len(wanted) or not 0 <= self.carried <= self.carried + self.rows <= len(wanted):
+            raise OpError(f"loop of {len(types)} inputs: its body takes {len(wanted)}")
+        stop = self.carried + self.rows
+        for k, (have, want) in enumerate(zip(types, wanted)):
+            is_row = self.carried <= k < stop
+            if not same_type(have, want.with_shape((self.trips, *want.shape)) if is_row else want):
+                kind = f"a row of input {k}" if is_row else f"input {k}"
+                raise OpError(f"loop of {self.trips} turns: {kind} is {have}, its body wants {want}")
+        made = [r.type for r in self.body.results]
+        for k, (have, want) in enumerate(zip(made, types[: self.carried])):
+            if not same_type(have, want):
+                raise OpError(f"loop: carried value {k} is {want}, its body makes {have} of it")
+        if len(made) < self.carried:
+            raise OpError(f"loop carries {self.carried} values, its body gives {len(made)}")
+        return TupleType((*made[: self.carried], *(t.with_shape((self.trips, *t.shape)) for t in made[self.carried :])))
+
+    def eval(self, *arrays: Array) -> Any:
+        carried, stacks = list(arrays[: self.carried]), arrays[self.carried : self.carried + self.rows]
+        fixed = arrays[self.carried + self.rows :]
+        made: list[tuple[Array, ...]] = []
+        for k in reversed(range(self.trips)) if self.backwards else range(self.trips):
+            out = run(self.body, (*carried, *(s[k] for s in stacks), *fixed))
+            carried = list(out[: self.carried])
+            made.append(out[self.carried :])
+        if self.backwards:
+            made.reverse()
+        types = [r.type for r in self.body.results[self.carried :]]
+        return (
+            *(np.array(c) for c in carried),
+            *(
+                np.stack([m[k] for m in made]) if made else np.zeros((0, *t.shape), t.dtype.numpy)
+                for k, t in enumerate(types)
+            ),
+        )
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
+        for dtype in (dt.float32, dt.float64, dt.int64):
+            t, row = TensorType(dtype, (2, 3)), TensorType(dtype, (3,))
+            c, x, w = param("c", t), param("x", row), param("w", TensorType(dtype, (3, 3)))
+            h = Op.registry["matmul"]()(c, w) + x
+            body = Graph("step", (c, x, w), (h, h * 2, c))
+            arrays = (rng.integers(-2, 3, s) for s in ((2, 3), (3, 3)))
+            start, weight = (a.astype(dtype.numpy) for a in arrays)
+            for trips in (0, 1, 3):
+                xs = rng.integers(-2, 3, (trips, 3)).astype(dtype.numpy)
+                for backwards in (False, True):
+                    yield Sample(cls(body, trips, 1, 1, backwards), (start, xs, weight), differentiable=False)
+        a, b = (param(n, TensorType(dt.float64, (4,))) for n in "ab")
+        swap = Graph("swap", (a, b), (b, a))
+        yield Sample(cls(swap, 3, 2, 0), (rng.normal(size=4), rng.normal(size=4)), differentiable=False, note="swap")
+        last = Graph("shift", (a, b), (b, a))
+        yield Sample(cls(last, 3, 1, 1), (rng.normal(size=4), rng.normal(size=(3, 4))), differentiable=False)
 
 
 def stop_gradient(x: Any) -> Any:

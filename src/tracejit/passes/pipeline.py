@@ -9,20 +9,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracejit import config
 from tracejit.errors import IRError
 from tracejit.ir.graph import Graph
+from tracejit.ir.node import Node
 from tracejit.ir.printer import clean_name, to_text
 from tracejit.ir.verify import verify
+from tracejit.ops.control import Loop
 from tracejit.passes import algebra, movement
 from tracejit.passes.dedupe import dedupe
 from tracejit.passes.fold import fold
+from tracejit.passes.hoist import hoist
 from tracejit.passes.rewrite import rewrite
+from tracejit.passes.rollup import roll_up
+from tracejit.passes.stack import stack_pieces
 
-__all__ = ["EXACT", "PASSES", "PIPELINE", "RULES", "Pass", "optimize"]
+__all__ = ["EXACT", "PASSES", "PIPELINE", "ROLLING", "RULES", "Pass", "optimize"]
 
 RULES = (*algebra.RULES, *movement.RULES)
 EXACT = tuple(r for r in RULES if r.exact)
@@ -52,14 +57,20 @@ _ALGEBRA = Pass("algebra", lambda g, fired: rewrite(g, EXACT, fired), lambda g, 
 PIPELINE = (_DEDUPE, _FOLD, _ALGEBRA, _FOLD, _DEDUPE)
 PASSES = {p.name: p for p in PIPELINE}
 
+# Loops come before all that takes time, for that is then spent on one turn instead of all.
+ROLLING = (_pass("stack", stack_pieces), _pass("roll_up", roll_up), _pass("hoist", hoist))
 
-def optimize(graph: Graph, *, exact_only: bool = True) -> Graph:
-    """`graph` computing the same in fewer steps: the same bits if `exact_only`, else the same up to rounding."""
+
+def optimize(graph: Graph, *, exact_only: bool = True, loops: bool = False) -> Graph:
+    """`graph` computing the same in fewer steps: the same bits if `exact_only`, else the same up to rounding.
+
+    With `loops` repeated sections become loops; sums over their turns are then added up in another order.
+    """
     settings = config.current()
     dump = _Dump(Path(settings.dump), clean_name(graph.name) or "graph") if settings.dump else None
     if dump:
         dump.write("input", graph, Counter())
-    for step in PIPELINE:
+    for step in (*ROLLING, *PIPELINE) if loops else PIPELINE:
         fired: Fired = Counter()
         graph = (step.exact if exact_only else step.inexact)(graph, fired)
         if dump:
@@ -69,7 +80,22 @@ def optimize(graph: Graph, *, exact_only: bool = True) -> Graph:
                 verify(graph)
             except IRError as e:
                 raise IRError(f"after pass {step.name}: {e}") from e
-    return graph
+    return _bodies(graph, exact_only) if any(isinstance(n.op, Loop) for n in graph.nodes) else graph
+
+
+def _bodies(graph: Graph, exact_only: bool) -> Graph:
+    """`graph` with the bodies of its loops optimized."""
+    new: dict[Node, Node] = {p: p for p in graph.params}
+    for n in graph.nodes:
+        if n in new:
+            continue
+        inputs = tuple([new[i] for i in n.inputs])
+        if isinstance(n.op, Loop):
+            new[n] = Node.of(replace(n.op, body=optimize(n.op.body, exact_only=exact_only)), inputs)
+            new[n].label, new[n].where = n.label, n.where
+        else:
+            new[n] = n.with_inputs(inputs)
+    return graph.with_results([new[r] for r in graph.results])
 
 
 class _Dump:

@@ -3,6 +3,7 @@
     pointers --bind--> argument table | arena | scratch     (a frame: one per call that is running, then reused)
                             |
     step 0 -> step 1 -> check -> step 2 -> ...              (walked by `walker.py`, wide steps shared with the team)
+                 ^--- loop ---------|                       (a loop's steps run `trips` times, its Rows move on)
 
 A kernel is `void step(ptr args, i64 lo, i64 hi, ptr scratch)`: it does the part [lo, hi) of the step's extent.
 """
@@ -17,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from tracejit.errors import BackendError
 from tracejit.runtime import buffer, entry, team
-from tracejit.runtime.walker import BIND, FRAME, PROGRAM, native
+from tracejit.runtime.walker import BIND, FRAME, LOOP, MOVE, PROGRAM, STEP, native
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Arena", "Arg", "Check", "External", "Int", "Program", "Step"]
+__all__ = ["Address", "Arena", "Arg", "Check", "External", "Int", "Loop", "Program", "Row", "Step"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,18 @@ class Int:
     value: int
 
 
-Arg = External | Arena | Int
+Address = External | Arena
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A place in the first turn of the loop around the step, `by` bytes further on in each turn after it."""
+
+    first: Address
+    by: int
+
+
+Arg = Address | Int | Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +77,15 @@ class Step:
     scratch: int = 0
     name: str = ""
     parallel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Steps `first` to before `stop`, run `trips` >= 1 times. Loops do not overlap, and no check is due in one."""
+
+    first: int
+    stop: int
+    trips: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +108,10 @@ class Program:
         externals: int,
         checks: Sequence[Check] = (),
         needs: Sequence[object] = (),
+        loops: Sequence[Loop] = (),
     ) -> None:
         self.steps = tuple(steps)
+        self.loops = tuple(sorted(loops, key=lambda loop: loop.first))
         self.arena_bytes = arena_bytes
         self.externals = externals
         self.checks = tuple(checks)
@@ -98,6 +121,13 @@ class Program:
         for index, check in enumerate(self.checks):
             assert 0 <= check.after_step < len(self.steps), f"check {index} waits for step {check.after_step}"
             assert check.itemsize in (1, 2, 4, 8), f"check {index} of {check.itemsize} bytes"
+            assert not any(loop.first <= check.after_step < loop.stop for loop in self.loops), (
+                f"check {index} in a loop"
+            )
+        stops = (0, *(loop.stop for loop in self.loops))
+        for loop, end in zip(self.loops, stops):
+            assert end <= loop.first < loop.stop <= len(self.steps), f"{loop} begins before step {end}"
+            assert loop.trips >= 1, str(loop)
         self._tables = _tables(self)
         self._walk = native().walk
         self._enter = entry.enter()
@@ -142,7 +172,9 @@ class Program:
         for index, step in enumerate(self.steps):
             operands = ", ".join(map(_show, step.args))
             wide = f" in slices of {step.grain}" if step.parallel else ""
-            lines.append(f"  {index}: {step.name or hex(step.address)}({operands}) over {step.extent}{wide}")
+            lines += [f"  {loop.trips} times:" for loop in self.loops if loop.first == index]
+            pad = "  " if any(loop.first <= index < loop.stop for loop in self.loops) else ""
+            lines.append(f"  {pad}{index}: {step.name or hex(step.address)}({operands}) over {step.extent}{wide}")
             lines += [
                 f"     check {n}: {_show(check.arg)} == {check.expected:#x} ({check.itemsize} bytes)"
                 for n, check in enumerate(self.checks)
@@ -184,11 +216,18 @@ class _Frame:
 
 def _tables(program: Program) -> _Tables:
     frame = array("q", [0] * FRAME["args"])
-    binds, steps, checks = array("q"), array("q"), array("q")
+    binds, steps, checks, loops = array("q"), array("q"), array("q"), array("q")
+    moves = array("q")  # of the loop at hand
+    move_tables: list[array[int]] = []
+    ends = {loop.stop - 1: loop for loop in program.loops}
     arena_slots: list[int] = []
 
     def put(arg: Arg) -> None:
         """The next word of the frame holds this operand."""
+        if isinstance(arg, Row):
+            if arg.by:
+                moves.extend((8 * len(frame), arg.by))
+            arg = arg.first
         if isinstance(arg, Int):
             frame.append(arg.value)
         elif isinstance(arg, Arena):
@@ -201,12 +240,18 @@ def _tables(program: Program) -> _Tables:
     due: dict[int, list[int]] = {}
     for n, check in enumerate(program.checks):
         due.setdefault(check.after_step, []).append(n)
-    # Records are written in the order of the tables STEP, CHECK, BIND and PROGRAM of `walker.py`.
+    # Records are written in the order of the tables of `walker.py`; addresses of tables are known once all are written.
     for index, step in enumerate(program.steps):
         now = due.get(index, ())
-        steps.extend((step.address, 8 * len(frame), step.extent, _slices(step), _unit(step), len(now)))
+        steps.extend((step.address, 8 * len(frame), step.extent, _slices(step), _unit(step), len(now), 0))
         for arg in step.args:
             put(arg)
+        if index in ends:
+            loop = ends[index]
+            loops.extend((loop.first, loop.trips, 8 * len(frame), len(moves) // len(MOVE), 0))
+            frame.append(0)
+            move_tables.append(moves)
+            moves = array("q")
         for n in now:
             check = program.checks[n]
             checks.extend((8 * len(frame), check.itemsize, _signed(check), n))
@@ -215,12 +260,17 @@ def _tables(program: Program) -> _Tables:
     scratch = _round_up(max([64, *(step.scratch for step in program.steps)]))
     arena_at = _round_up(8 * len(frame))
     scratch_at = arena_at + _round_up(program.arena_bytes)
+    for number, table in enumerate(move_tables):
+        loops[len(LOOP) * number + LOOP["move_table"]] = table.buffer_info()[0]
+    for number, index in enumerate(ends):
+        steps[len(STEP) * index + STEP["loop"]] = loops.buffer_info()[0] + 8 * len(LOOP) * number
     steps_at, binds_at, checks_at = (part.buffer_info()[0] for part in (steps, binds, checks))
     words = (ctypes.c_int64 * len(PROGRAM))(
         len(program.steps), steps_at, len(binds) // len(BIND), binds_at, checks_at, scratch
     )
     frame_bytes = scratch_at + scratch
-    return _Tables(words, (steps, binds, checks), frame, tuple(arena_slots), arena_at, scratch_at, frame_bytes)
+    parts = (steps, binds, checks, loops, *move_tables)
+    return _Tables(words, parts, frame, tuple(arena_slots), arena_at, scratch_at, frame_bytes)
 
 
 def _slices(step: Step) -> int:
@@ -242,6 +292,8 @@ def _round_up(nbytes: int) -> int:
 
 
 def _require_inside(arg: Arg, arena_bytes: int, externals: int) -> None:
+    if isinstance(arg, Row):
+        arg = arg.first
     if isinstance(arg, External):
         assert 0 <= arg.index < externals, f"external {arg.index} of {externals}"
     elif isinstance(arg, Arena):
@@ -256,3 +308,5 @@ def _show(arg: Arg) -> str:
             return f"arena + {byte_offset}"
         case Int(value):
             return str(value)
+        case Row(first, by):
+            return f"{_show(first)} by {by}"

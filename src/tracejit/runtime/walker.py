@@ -24,7 +24,7 @@ from typing import Any, Final
 from tracejit.runtime import engine
 from tracejit.runtime.engine import Code
 
-__all__ = ["BIND", "FRAME", "PROGRAM", "TEAM", "WORKER", "Native", "has_threads", "native", "text"]
+__all__ = ["BIND", "FRAME", "LOOP", "MOVE", "PROGRAM", "TEAM", "WORKER", "Native", "has_threads", "native", "text"]
 
 
 def _words(names: str) -> dict[str, int]:
@@ -41,7 +41,9 @@ TEAM: Final = _words(
 )
 WORKER: Final = _words("team id scratch scratch_bytes thread . . .")
 PROGRAM: Final = _words("steps step_table binds bind_table check_table scratch")
-STEP: Final = _words("function args extent slices unit checks")  # args: byte offset in the frame
+STEP: Final = _words("function args extent slices unit checks loop")  # args: byte offset in the frame
+LOOP: Final = _words("first trips turn moves move_table")  # turn: byte offset in the frame of the word that counts
+MOVE: Final = _words("slot by")  # slot: byte offset in the frame
 BIND: Final = _words("external byte_offset slot")  # slot: byte offset in the frame
 CHECK: Final = _words("slot itemsize bits index")
 FRAME: Final = _words("scratch . . . . . . . args")  # then arguments, arena and scratch
@@ -153,8 +155,8 @@ enter:                                            ; a team that serves another c
   br label %step
 
 step:
-  %s = phi i64 [ 0, %enter ], [ %s.next, %step.end ]
-  %c = phi i64 [ 0, %enter ], [ %c.now, %step.end ]
+  %s = phi i64 [ 0, %enter ], [ %s.next, %advance ]
+  %c = phi i64 [ 0, %enter ], [ %c.now, %advance ]
   %s.more = icmp slt i64 %s, %steps
   br i1 %s.more, label %step.one, label %leave
 step.one:
@@ -189,8 +191,17 @@ check.one:
   %holds = call i1 @check(ptr %c.record, ptr %frame)
   %c.next = add i64 %c.now, 1
   br i1 %holds, label %check, label %leave
-step.end:
-  %s.next = add i64 %s, 1
+step.end:                                         ; the last step of a loop goes back to its first, or on
+  %loop.p = {_at(STEP, "loop", "step.p")}
+  %loop = load ptr, ptr %loop.p
+  %is_plain = icmp eq ptr %loop, null
+  %s.on = add i64 %s, 1
+  br i1 %is_plain, label %advance, label %turn
+turn:
+  %s.turned = call i64 @turn(ptr %loop, ptr %frame, i64 %s.on)
+  br label %advance
+advance:
+  %s.next = phi i64 [ %s.on, %step.end ], [ %s.turned, %turn ]
   br label %step
 
 leave:                                            ; from %step all checks hold, from %check.one one does not
@@ -204,6 +215,50 @@ bad:
   %index.p = {_at(CHECK, "index", "failed")}
   %index = load i64, ptr %index.p
   ret i64 %index
+}}
+
+; The step after a turn of a loop, whose operands move on to their next row: its first again, or after the last turn
+; `on`, and all is as before the loop.
+define internal i64 @turn(ptr %loop, ptr %frame, i64 %on) #0 {{
+entry:
+  %turn.offset.p = {_at(LOOP, "turn", "loop")}
+  %turn.offset = load i64, ptr %turn.offset.p
+  %turn.p = getelementptr i8, ptr %frame, i64 %turn.offset
+  %turn = load i64, ptr %turn.p
+  %trips.p = {_at(LOOP, "trips", "loop")}
+  %trips = load i64, ptr %trips.p
+  %next = add i64 %turn, 1
+  %again = icmp slt i64 %next, %trips
+  %turn.new = select i1 %again, i64 %next, i64 0
+  store i64 %turn.new, ptr %turn.p
+  %back = sub i64 0, %turn
+  %times = select i1 %again, i64 1, i64 %back
+  %moves.p = {_at(LOOP, "moves", "loop")}
+  %moves = load i64, ptr %moves.p
+  %table.p = {_at(LOOP, "move_table", "loop")}
+  %table = load ptr, ptr %table.p
+  br label %move
+move:
+  %m = phi i64 [ 0, %entry ], [ %m.next, %move.one ]
+  %more = icmp slt i64 %m, %moves
+  br i1 %more, label %move.one, label %end
+move.one:
+  %record = getelementptr [{len(MOVE)} x i64], ptr %table, i64 %m
+  %slot = load i64, ptr %record
+  %by.p = {_at(MOVE, "by", "record")}
+  %by = load i64, ptr %by.p
+  %distance = mul i64 %by, %times
+  %slot.p = getelementptr i8, ptr %frame, i64 %slot
+  %old = load ptr, ptr %slot.p
+  %new = getelementptr i8, ptr %old, i64 %distance
+  store ptr %new, ptr %slot.p
+  %m.next = add i64 %m, 1
+  br label %move
+end:
+  %first.p = {_at(LOOP, "first", "loop")}
+  %first = load i64, ptr %first.p
+  %then = select i1 %again, i64 %first, i64 %on
+  ret i64 %then
 }}
 
 ; Whether the 1, 4 or 8 bytes a slot of the frame points at are the expected ones.

@@ -52,14 +52,18 @@ def _make(graph: Graph, updates: Mapping[int, int], checks: Checks, optimize: bo
 def lay_out(graph: Graph, updates: Mapping[int, int], checks: Checks, optimize: bool) -> Layout:
     """The graph's schedule, with homes for its values and an order of its steps."""
     # Not needed where the plan is found, and a sixth of what a process would spend until its first compiled call.
-    from tracejit.codegen.llvm import emit, library
+    from tracejit.codegen.llvm import emit, loop
     from tracejit.codegen.llvm.layout import Layout
     from tracejit.codegen.prepare import prepare
     from tracejit.codegen.schedule import schedule
     from tracejit.passes import pipeline
 
-    graph = prepare(pipeline.optimize(graph) if optimize else graph)
-    return Layout(graph, schedule(graph, emit.supports, library.match), updates, checks)
+    made = prepare(pipeline.optimize(graph, loops=True) if optimize else graph)
+    bodies = {n: loop.match(n) for n in made.nodes if n.op.name == "loop"}
+    if None in bodies.values():  # something in it runs as NumPy
+        made = prepare(pipeline.optimize(graph) if optimize else loop.unroll(graph))
+        bodies = {}
+    return Layout(made, schedule(made, emit.supports, lambda n: bodies.get(n) or loop.match(n)), updates, checks)
 
 
 # An array and the addresses where it begins and ends.
@@ -94,7 +98,7 @@ class Native:
 
     def _program(self, s: Segment) -> Program:
         steps = [replace(step, address=self._code.address(step.name)) for step in s.steps]
-        return Program(steps, s.arena_bytes, self.plan.externals, s.checks, (self._code,))
+        return Program(steps, s.arena_bytes, self.plan.externals, s.checks, (self._code,), s.loops)
 
     @property
     def plain(self) -> Program | None:

@@ -26,7 +26,7 @@ from tracejit.ir.op import Array
 from tracejit.ir.printer import to_text, to_text_with_arrays
 from tracejit.ir.types import TensorType
 from tracejit.runtime import engine, store
-from tracejit.runtime.program import Arena, Arg, Check, External, Int, Step
+from tracejit.runtime.program import Arena, Arg, Check, External, Int, Loop, Row, Step
 
 __all__ = ["Host", "Plan", "Segment", "find", "keep", "key"]
 
@@ -43,6 +43,7 @@ class Segment:
     arena_bytes: int
     checks: tuple[Check, ...]
     numbers: tuple[int, ...]  # of these checks among all
+    loops: tuple[Loop, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def _decode(d: Mapping[str, Any]) -> Plan | None:
         tuple(map(_read_type, d["outputs"])),
         tuple(map(_read_type, d["temps"])),
         tuple(d["targets"]),
-        tuple(_read_segment(*s) if len(s) == 4 else _read_host(*s) for s in d["parts"]),
+        tuple(_read_segment(*s) if len(s) == 5 else _read_host(*s) for s in d["parts"]),
         tuple(d["checked"]),
         {part: tuple(checks) for part, checks in d["late_checks"]},
         found,
@@ -180,10 +181,10 @@ def _read_type(t: Sequence[Any]) -> TensorType:
 def _segment(s: Segment) -> list[Any]:
     steps = [[t.name, t.extent, t.grain, t.scratch, t.parallel, *map(_arg, t.args)] for t in s.steps]
     checks = [[c.after_step, _arg(c.arg), c.itemsize, c.expected] for c in s.checks]
-    return [steps, s.arena_bytes, checks, s.numbers]
+    return [steps, s.arena_bytes, checks, s.numbers, [[x.first, x.stop, x.trips] for x in s.loops]]
 
 
-def _read_segment(steps: Any, arena_bytes: int, checks: Any, numbers: Sequence[int]) -> Segment:
+def _read_segment(steps: Any, arena_bytes: int, checks: Any, numbers: Sequence[int], loops: Any) -> Segment:
     return Segment(
         tuple(
             Step(0, tuple(map(_read_arg, args)), extent, grain, scratch, name, parallel)
@@ -192,6 +193,7 @@ def _read_segment(steps: Any, arena_bytes: int, checks: Any, numbers: Sequence[i
         arena_bytes,
         tuple(Check(after, _read_arg(arg), itemsize, expected) for after, arg, itemsize, expected in checks),
         tuple(numbers),
+        tuple(Loop(*x) for x in loops),
     )
 
 
@@ -205,7 +207,7 @@ def _read_host(text: str, reads: Sequence[int], makes: Sequence[int]) -> Host:
     return Host(parse(text), tuple(reads), tuple(makes))
 
 
-def _arg(a: Arg) -> int | tuple[int, ...]:
+def _arg(a: Arg) -> Any:
     match a:
         case Int(value):
             return value
@@ -213,9 +215,19 @@ def _arg(a: Arg) -> int | tuple[int, ...]:
             return (byte_offset,)
         case External(index, byte_offset):
             return (index, byte_offset)
+        case Row(first, by):
+            return (_arg(first), by, 0)
 
 
 def _read_arg(a: Any) -> Arg:
     if isinstance(a, int):
         return Int(a)
-    return Arena(a[0]) if len(a) == 1 else External(a[0], a[1])
+    match len(a):
+        case 1:
+            return Arena(a[0])
+        case 2:
+            return External(a[0], a[1])
+        case _:
+            first = _read_arg(a[0])
+            assert isinstance(first, (External, Arena))
+            return Row(first, a[1])

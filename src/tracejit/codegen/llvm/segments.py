@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
-from itertools import accumulate
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from tracejit.codegen.extents import Values, number
 from tracejit.codegen.kernel import Kernel
 from tracejit.codegen.llvm import emit, library, vectormath
 from tracejit.codegen.llvm.layout import Copy, Layout, Place, SavedCopy, StepLike, is_host
+from tracejit.codegen.llvm.loop import Body, nbytes
 from tracejit.codegen.llvm.plan import Host, Plan, Segment
 from tracejit.codegen.llvm.text import Module
 from tracejit.codegen.result import Checks
@@ -23,9 +23,10 @@ from tracejit.ir.dim import product
 from tracejit.ir.graph import Graph, param
 from tracejit.ir.node import Node
 from tracejit.ir.types import TensorType, TupleType
+from tracejit.ops import control
 from tracejit.passes.bind import bound, bound_op
 from tracejit.runtime import engine
-from tracejit.runtime.program import Arena, Arg, Check, External, Int, Step
+from tracejit.runtime.program import Address, Arena, Arg, Check, External, Int, Loop, Row, Step
 
 __all__ = ["Code", "kernels_of", "kernels_text", "plan"]
 
@@ -63,7 +64,9 @@ class _Planner:
         self.place_checks()
         self.place()
         graph = layout.graph
-        p, c, o = len(graph.params), len(layout.consts), len(layout.outputs)
+        bodies = [s.match.layout for s in layout.order if isinstance(s, Call) and isinstance(s.match, Body)]
+        self.consts = [n for x in (layout, *bodies) for n in x.consts]
+        p, c, o = len(graph.params), len(self.consts), len(layout.outputs)
         self.bases = {"param": 0, "const": p, "out": p + c, "temp": p + c + o}
         self.texts: dict[str, None] = {}  # of the modules of library routines
 
@@ -74,7 +77,7 @@ class _Planner:
         targets = {self.home[graph.params[j]].number for j in layout.updates.values()}
         return Plan(
             params=tuple(self.type(p) for p in graph.params),
-            constants=tuple(np.ascontiguousarray(n.op.value.array) for n in layout.consts),  # type: ignore[attr-defined]
+            constants=tuple(np.ascontiguousarray(n.op.value.array) for n in self.consts),  # type: ignore[attr-defined]
             outputs=tuple(self.type(r) for r, _ in layout.outputs),
             temps=tuple(self.type(n) for n in (*self.temps, *(saved[k] for k in self.saved))),
             targets=tuple(sorted(targets)),
@@ -116,7 +119,7 @@ class _Planner:
     def place(self) -> None:
         """Arena offsets of what lives in one segment; numbers of what does not."""
         home = self.home = dict(self.layout.home)  # of this plan alone: what is a temporary is added
-        self.offsets: dict[Node, int] = {}
+        self.offsets: dict[Hashable, int] = {}
         self.arena: dict[int, int] = {}
         self.temps: list[Node] = []
         used: dict[Node, set[int]] = {}
@@ -133,8 +136,10 @@ class _Planner:
         for k, part in enumerate(self.parts):
             if isinstance(part, Call):
                 continue
-            life: dict[Node, arena.Lifetime] = {}
+            life: dict[Hashable, arena.Lifetime] = {}
             for i, s in enumerate(part):
+                if isinstance(s, Call) and isinstance(s.match, Body):
+                    life[s] = arena.Lifetime(s.match.room[2], i, i)
                 for n in (*s.writes, *s.reads):
                     if n not in home:
                         first = life[n].first if n in life else i
@@ -172,27 +177,37 @@ class _Planner:
         )
 
     def segment(self, number: int, part: Sequence[StepLike]) -> Segment:
-        runs = [self.call(s) if isinstance(s, Call) else [self.launch(s)] for s in part]
-        last = [k - 1 for k in accumulate(map(len, runs))]  # the last step of each
+        steps: list[Step] = []
+        loops: list[Loop] = []
+        last: list[int] = []  # of each of `part`
+        for s in part:
+            if isinstance(s, Call) and isinstance(s.match, Body):
+                loops.append(self.loop(s, s.match, steps))
+            else:
+                steps += self.run(s, self.arg, self.external)
+            last.append(len(steps) - 1)
         due = [(k, last[at]) for k, at in self.due.get(number, ())]
-        steps = tuple(step for run in runs for step in run)
-        return Segment(steps, self.arena[number], tuple(self.check(k, at) for k, at in due), tuple(k for k, _ in due))
+        checks, numbers = tuple(self.check(k, at) for k, at in due), tuple(k for k, _ in due)
+        return Segment(tuple(steps), self.arena[number], checks, numbers, tuple(loops))
 
-    def launch(self, s: Launch | Copy) -> Step:
-        kernel = s.kernel if isinstance(s, Launch) else s.launch.kernel
+    def run(self, s: StepLike, arg: Callable[[Node], Arg], place: Callable[[Place], Arg]) -> Sequence[Step]:
+        """What is run for a step whose operands are where `arg` and `place` say."""
+        if isinstance(s, Call):
+            return self.call(s, arg)
+        if isinstance(s, Launch):
+            return [self.kernel(s.kernel, [arg(n) for n in s.operands])]
+        origin = place(s.origin) if isinstance(s, SavedCopy) else arg(s.source)
+        return [self.kernel(s.launch.kernel, [origin, place(s.target)])]
+
+    def kernel(self, kernel: Kernel, operands: Sequence[Arg]) -> Step:
         cut = emit.launch(kernel, self.code.bits, self.values)
-        if isinstance(s, Copy):
-            origin = self.external(s.origin) if isinstance(s, SavedCopy) else self.arg(s.source)
-            args: tuple[Arg, ...] = (origin, self.external(s.target))
-        else:
-            args = tuple(self.arg(n) for n in s.operands)
-        args = (*args, *(Int(self.values[name]) for name in kernel.symbols))
+        args = (*operands, *(Int(self.values[name]) for name in kernel.symbols))
         return Step(0, args, cut.units, cut.grain, cut.scratch, self.code.symbols[kernel], cut.units > cut.grain)
 
-    def call(self, s: Call) -> list[Step]:
+    def call(self, s: Call, arg: Callable[[Node], Arg]) -> list[Step]:
         node, match = (narrowed(s.node, self.values), s.match.at(self.values)) if self.values else (s.node, s.match)
-        views = [moved(self.arg(n), v.offset * n.dtype.itemsize) for n, v in zip(s.inputs, match.operands)]
-        operands = [*views, *(self.arg(n) for n in reversed(s.outputs))]  # -1 is the first result
+        views = [moved(arg(n), v.offset * n.dtype.itemsize) for n, v in zip(s.inputs, match.operands)]
+        operands = [*views, *(arg(n) for n in reversed(s.outputs))]  # -1 is the first result
         sizes = [n.dtype.itemsize for n in (*s.inputs, *reversed(s.outputs))]
         steps: list[Step] = []
         for r in library.routines(node, match, self.code.bits):
@@ -201,6 +216,33 @@ class _Planner:
             args = (*(moved(operands[k], at * sizes[k]) for k, at in starts), *map(Int, r.integers))
             steps.append(Step(0, args, r.extent, r.grain, r.scratch, r.symbol, r.extent > r.grain))
         return steps
+
+    def loop(self, s: Call, body: Body, steps: list[Step]) -> Loop:
+        """Adds the steps before and in a loop, whose shapes are known."""
+        op, layout = body.op, body.layout
+        inputs = [moved(self.arg(n), number(v.offset, {}) * n.dtype.itemsize) for n, v in zip(s.inputs, body.operands)]
+        results = [self.arg(n) for n in s.outputs]
+        steps += (self.kernel(k, [source, target]) for k, source, target in zip(body.kernels, inputs, results))
+        places: dict[Place, Arg] = {}
+        for k, (p, v) in enumerate(zip(layout.graph.params, body.operands, strict=True)):
+            is_row = op.carried <= k < op.carried + op.rows
+            given = results[k] if k < op.carried else inputs[k]
+            by = number(v.strides[0], {}) * p.dtype.itemsize if is_row else 0
+            places[Place("param", k)] = rows(given, op, by) if is_row else given
+        for k, (n, place) in enumerate(layout.outputs):
+            places[place] = rows(results[op.carried + k], op, nbytes(n))
+        for n in layout.consts:
+            places[layout.home[n]] = External(self.bases["const"] + self.consts.index(n))
+        offsets, saved, _ = body.room
+        start = self.offsets[s]
+        places |= {Place("temp", k): Arena(start + at) for k, at in saved.items()}
+
+        def arg(n: Node) -> Arg:
+            return places[layout.home[n]] if n in layout.home else Arena(start + offsets[n])
+
+        first = len(steps)
+        steps += (step for inner in layout.order for step in self.run(inner, arg, places.__getitem__))
+        return Loop(first, len(steps), op.trips)
 
     def check(self, number: int, after: int) -> Check:
         n, expected = self.layout.checked[number], self.checks[number][1]
@@ -217,11 +259,23 @@ def narrowed(n: Node, values: Values) -> Node:
     return Node.of(bound_op(n.op, values), tuple(inputs))
 
 
+def rows(stack: Arg, op: control.Loop, nbytes: int) -> Row:
+    """The rows of a stack, `nbytes` apart, in the order in which a loop comes to them."""
+    assert isinstance(stack, (External, Arena))
+    if not op.backwards:
+        return Row(stack, nbytes)
+    return Row(further(stack, (op.trips - 1) * nbytes), -nbytes)
+
+
 def moved(place: Arg, nbytes: int) -> Arg:
     """A place some bytes further on."""
+    assert not isinstance(place, Int)
+    return Row(further(place.first, nbytes), place.by) if isinstance(place, Row) else further(place, nbytes)
+
+
+def further(place: Address, nbytes: int) -> Address:
     if isinstance(place, External):
         return External(place.index, place.byte_offset + nbytes)
-    assert isinstance(place, Arena)
     return Arena(place.byte_offset + nbytes)
 
 
@@ -232,8 +286,14 @@ _HELPER = re.compile(r"@(tj_(?:pick|step|clamp|scatter)_\w+)\(")
 
 def kernels_of(layout: Layout) -> tuple[Kernel, ...]:
     """The kernels it launches, each once, in order."""
-    launches = [s if isinstance(s, Launch) else s.launch for s in layout.order if not isinstance(s, Call)]
-    return tuple(dict.fromkeys(x.kernel for x in launches))
+    out: dict[Kernel, None] = {}
+    for s in layout.order:
+        if isinstance(s, Call):
+            inside = (*s.match.kernels, *kernels_of(s.match.layout)) if isinstance(s.match, Body) else ()
+        else:
+            inside = ((s if isinstance(s, Launch) else s.launch).kernel,)
+        out |= dict.fromkeys(inside)
+    return tuple(out)
 
 
 def symbol_of(kernel: Kernel) -> str:

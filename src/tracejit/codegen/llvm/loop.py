@@ -1,0 +1,136 @@
+"""A loop of the IR as steps that are run several times: its body is laid out like a graph of its own.
+
+Carried values are the body's updates, so each lives in one place (the loop's result) and is overwritten where no one
+can tell, else copied at the end of a turn. Rows are places that move on by a row with each turn: stacks are read where
+they lie and written in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from tracejit.codegen import arena
+from tracejit.codegen.kernel import Kernel, sizes
+from tracejit.codegen.llvm import emit, library
+from tracejit.codegen.llvm.layout import Copy, Layout, copy_kernel, is_host
+from tracejit.codegen.place import strides_of
+from tracejit.codegen.prepare import prepare
+from tracejit.codegen.schedule import schedule
+from tracejit.codegen.views import View, view
+from tracejit.ir.graph import Graph
+from tracejit.ir.node import Node
+from tracejit.ir.op import Op
+from tracejit.ops.control import Loop
+
+__all__ = ["Body", "match", "nbytes", "unroll"]
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """What is made of a loop: where its operands lie, and its body's layout."""
+
+    op: Loop
+    operands: tuple[View, ...]
+    layout: Layout
+
+    @cached_property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Those that put carried values into their places."""
+        carried = self.layout.graph.params[: self.op.carried]
+        return tuple(copy_kernel(p.dtype, prod(sizes(p.shape))) for p in carried)
+
+    @cached_property
+    def room(self) -> tuple[Mapping[Node, int], Mapping[int, int], int]:
+        """Offsets of the values that live within a turn, of the copies by number, and the bytes of all."""
+        home, life = self.layout.home, dict[Node, arena.Lifetime]()
+        saved: dict[int, int] = {}
+        extra = 0
+        for i, s in enumerate(self.layout.order):
+            if isinstance(s, Copy) and s.target.kind == "temp":
+                saved[s.target.number] = extra
+                extra += -(-nbytes(s.source) // 64) * 64
+            for n in (*s.writes, *s.reads):
+                if n not in home:
+                    life[n] = arena.Lifetime(nbytes(n), life[n].first if n in life else i, i)
+        offsets, total = arena.place(life)
+        return offsets, {k: total + at for k, at in saved.items()}, total + extra
+
+
+def nbytes(n: Node) -> int:
+    """The bytes of a stored value."""
+    return prod(sizes(n.shape)) * n.dtype.itemsize
+
+
+def match(n: Node) -> library.Match | Body | None:
+    """What a node that kernels do not compute is run by; None: by NumPy."""
+    if not isinstance(n.op, Loop):
+        return library.match(n)
+    if not n.op.trips:
+        return None
+    graph = prepare(n.op.body)
+    layout = Layout(graph, schedule(graph, emit.supports, library.match), {k: k for k in range(n.op.carried)}, ())
+    if any(map(is_host, layout.order)):
+        return None
+    stop = n.op.carried + n.op.rows
+    return Body(n.op, tuple(operand(i, n.op.carried <= k < stop) for k, i in enumerate(n.inputs)), layout)
+
+
+def operand(n: Node, is_stack: bool) -> View:
+    """Where an operand lies; its rows, or all of it, are contiguous."""
+    v, inner = view(n), strides_of(n.shape)
+    if all(s == t or e == 1 for s, t, e in [*zip(v.strides, inner, sizes(n.shape))][is_stack:]):
+        return v
+    return View(n, 0, inner)
+
+
+def unroll(graph: Graph) -> Graph:
+    """`graph` with each turn of its loops written out."""
+    new: dict[Node, Node] = {p: p for p in graph.params}
+    made: dict[Node, tuple[Node, ...]] = {}
+    for n in graph.nodes:
+        if n in new:
+            continue
+        if isinstance(n.op, Loop):
+            made[n] = turns(n.op, [new[i] for i in n.inputs])
+        elif n.op.name == "item" and n.inputs[0] in made:
+            new[n] = made[n.inputs[0]][n.op.index]  # type: ignore[attr-defined]
+        else:
+            new[n] = n.with_inputs(tuple(new[i] for i in n.inputs))
+    return graph.with_results([new[r] for r in graph.results])
+
+
+def turns(op: Loop, inputs: list[Node]) -> tuple[Node, ...]:
+    """The results of a loop, whose turns are written out."""
+    carried, stacks, fixed = inputs[: op.carried], inputs[op.carried :][: op.rows], inputs[op.carried + op.rows :]
+    if not op.trips:
+        types = [r.type.with_shape((0, *r.shape)) for r in op.body.results[op.carried :]]
+        return (*carried, *(Node.of(Op.registry["const"](0, t), ()) for t in types))  # type: ignore[call-arg]
+    made: list[list[Node]] = []
+    for k in reversed(range(op.trips)) if op.backwards else range(op.trips):
+        rows = [row(s, k) for s in stacks]
+        env = dict(zip(op.body.params, (*carried, *rows, *fixed), strict=True))
+        for n in op.body.nodes:
+            if n not in env:
+                env[n] = n.with_inputs(tuple(env[i] for i in n.inputs))
+        out = [env[r] for r in op.body.results]
+        carried = out[: op.carried]
+        made.append(out[op.carried :])
+    if op.backwards:
+        made.reverse()
+    return (*carried, *(stack(rows) for rows in zip(*made, strict=True)))
+
+
+def row(stack: Node, k: int) -> Node:
+    """Row k of a stack."""
+    rest = tuple(stack.shape[1:])
+    cut = Op.registry["slice"]((k, *(0 for _ in rest)), (k + 1, *rest), (1,) * (1 + len(rest)))  # type: ignore[call-arg]
+    return Node.of(Op.registry["reshape"](rest), (Node.of(cut, (stack,)),))  # type: ignore[call-arg]
+
+
+def stack(rows: tuple[Node, ...]) -> Node:
+    """Values as the rows of one."""
+    one = Op.registry["reshape"]((1, *rows[0].shape))  # type: ignore[call-arg]
+    return Node.of(Op.registry["concat"](0), [Node.of(one, (r,)) for r in rows])  # type: ignore[call-arg]
