@@ -1,6 +1,7 @@
 """Anchors: the stored nodes that kernels compute, each as an expression over the axes of its loops.
 
-The axes of an anchor are those of its result, or of what it reduces, cut in factors where a reshape inside the
+The axes of an anchor are those of its result, of what it reduces, or of each of the equal pieces that it puts side by
+side, cut in factors where a reshape inside the
 expression asks for it. Equal extents have the same axes, so that anchors can share a kernel. What an expression cannot
 read by affine indices gets memory, and then an anchor of its own.
 """
@@ -9,21 +10,34 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from tracejit.codegen.element import Fetch, NeedMemory, expand, fill
-from tracejit.codegen.kernel import scalars
+from tracejit.codegen.kernel import guess, scalars
 from tracejit.codegen.memory import OVER_AXES, REDUCTIONS, Memory
-from tracejit.codegen.place import NeedSplit, flatten, operands
-from tracejit.ir.dim import Extent, Shape, quotient, same
+from tracejit.codegen.place import NeedSplit, flatten, hole, operands
+from tracejit.ir.dim import Extent, Shape, quotient, same, same_shape
 from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
-from tracejit.ir.op import Reduce
+from tracejit.ir.op import Op, Reduce
+from tracejit.ir.types import TensorType
 
 __all__ = ["Anchor", "find_anchors"]
 
+MOST_PIECES = 8  # of a concat, made in one kernel
+LEAST_RUN = 16  # elements of a piece that lie together
+
 Spaces = dict[Shape, tuple[Axis, ...]]
 Factors = list[list[Extent]]  # of each axis; their product is its extent
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces(Op):
+    """The values at one point of equal pieces of a concat, and where they go."""
+
+    name = "pieces"
+    places: tuple[Index, ...]
 
 
 @dataclass(eq=False)
@@ -37,6 +51,11 @@ class Anchor:
     kind: str | None  # of the reduction
     fetches: list[Node]
     size: int  # scalar operations
+
+    @property
+    def places(self) -> tuple[Index, ...] | None:
+        """Of a concat by pieces: where each goes, whose values are the inputs of `value`."""
+        return self.value.op.places if isinstance(self.value.op, Pieces) else None
 
     @property
     def index(self) -> Index:
@@ -85,11 +104,22 @@ def loop_shape(n: Node) -> Shape:
     """The extents that the node's loops run over: its own, and those it reduces."""
     if n.op.name in OVER_AXES:
         return n.inputs[0].shape
+    if is_by_pieces(n):
+        return n.inputs[0].shape
     if n.op.name not in REDUCTIONS:
         return n.shape
     probe = n.op.element(tuple(Index.at(0) for _ in n.shape), *operands(n))
     assert isinstance(probe, Reduce)
     return (*n.shape, *probe.extents)
+
+
+def is_by_pieces(n: Node) -> bool:
+    """True for a concat whose pieces are better made one by one than chosen from at each of its elements."""
+    if n.op.name != "concat" or not 2 <= len(n.inputs) <= MOST_PIECES or not n.type.is_static:
+        return False
+    shape = n.inputs[0].shape
+    axis: int = n.op.axis  # type: ignore[attr-defined]
+    return all(same_shape(i.shape, shape) for i in n.inputs) and guess(shape[axis:]) >= LEAST_RUN
 
 
 def space_of(extents: Sequence[Extent], spaces: Spaces) -> tuple[Axis, ...]:
@@ -130,10 +160,20 @@ def expression(
         assert isinstance(reduce, Reduce)
         kind = reduce.kind
         value = fill(reduce.element(tuple(at[d] for d in reduced)), memory, made)
+    elif is_by_pieces(n):
+        value = fill(pieces(n, at), memory, made)
     else:
         value = fill(expand(n, tuple(at), memory, made), memory, made)
     order = scalars([value])
     return Anchor(n, axes, kept, value, kind, [f for f in order if isinstance(f.op, Fetch)], len(order))
+
+
+def pieces(n: Node, at: Sequence[Index]) -> Node:
+    """The elements at `at` of all pieces of a concat."""
+    axis: int = n.op.axis  # type: ignore[attr-defined]
+    starts = accumulate((i.shape[axis] for i in n.inputs[:-1]), initial=0)
+    places = tuple(flatten([*at[:axis], at[axis] + start, *at[axis + 1 :]], n.shape) for start in starts)
+    return Node(Pieces(places), tuple(hole(i, tuple(at)) for i in n.inputs), TensorType(n.dtype, ()))
 
 
 def reduced_axes(op: Any) -> tuple[int, ...]:

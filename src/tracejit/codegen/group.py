@@ -144,7 +144,7 @@ def joins(a: Anchor, g: Group) -> bool:
     if g.size + a.size > LARGEST or len(g.anchors) >= MOST:
         return False
     if a.space != g.space:  # a value for each row, after the reductions
-        if a.kind or g.kept is None or not same_shape(extents(a.space), extents(g.kept)):
+        if a.kind or a.places is not None or g.kept is None or not same_shape(extents(a.space), extents(g.kept)):
             return False
     elif a.kind and g.kept is not None and a.kept != g.kept:
         return False
@@ -157,7 +157,7 @@ def joins(a: Anchor, g: Group) -> bool:
         if (x := inside.get(op.source)) is None:
             continue
         passed += 1
-        if op.strides or key(renamed(op.index, rename)) != key(renamed(x.index, g.rename(x))):
+        if x.places is not None or op.strides or key(renamed(op.index, rename)) != key(renamed(x.index, g.rename(x))):
             return False
         if rename and g.level(x) == "full":
             return False

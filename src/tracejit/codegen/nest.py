@@ -95,6 +95,9 @@ class _Nest:
 
     def full_store(self, a: Anchor, value: Node) -> list[Store]:
         """Where the value of each point goes: to memory, to a row buffer, or nowhere."""
+        if a.places is not None:
+            k = self.buffer(a.node, "out")
+            return [Store(k, self.ordered(place), v) for place, v in zip(a.places, value.inputs, strict=True)]
         if a.node in self.needed:
             return [Store(self.buffer(a.node, "out"), self.ordered(a.index), value)]
         if not self.is_worth_keeping(a):

@@ -19,7 +19,7 @@ from tracejit.codegen.views import Padding, View, is_zero, padded_view, view
 from tracejit.ir.dim import Extent, has_zero, same
 from tracejit.ir.node import Node
 
-__all__ = ["Match", "Routine", "match", "routines"]
+__all__ = ["Ahead", "Match", "Routine", "ahead", "match", "routines"]
 
 FLOATS = ("f32", "f64")
 HALVES = ("f16", "bf16")
@@ -116,6 +116,27 @@ def _matmul(n: Node, found: Match, bits: int) -> Sequence[Routine]:
     name = n.dtype.name
     call = matmul.plan(name, matrices(n, found), bits)
     return [arguments(_text(matmul.kernel_text, name, bits, None, call.symbol), call, {"a": 0, "b": 1})]
+
+
+@dataclass(frozen=True, eq=False)
+class Ahead:
+    """A product whose second operand is packed before a loop: the runs before and in it, and the bytes between them.
+    `before` makes what `then` has as its operand 1."""
+
+    before: Routine
+    then: Routine
+    nbytes: int
+
+
+def ahead(n: Node, found: Match, bits: int) -> Ahead | None:
+    """How to run a product many times with the same second operand; None where there is no better way."""
+    name = n.dtype.name
+    if n.op.name != "matmul" or (packing := matmul.plan_panels(name, matrices(n, found), bits)) is None:
+        return None
+    call, nbytes = packing
+    text = _text(matmul.kernel_text, name, bits, None, call.symbol)
+    then = matmul.plan(name, matrices(n, found), bits, ready=True)
+    return Ahead(arguments(text, call, {"b": 1}), arguments(text, then, {"a": 0, "b": 1}), nbytes)
 
 
 def _conv(n: Node, found: Match, bits: int) -> Sequence[Routine]:

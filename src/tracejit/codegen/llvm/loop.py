@@ -2,7 +2,7 @@
 
 Carried values are the body's updates, so each lives in one place (the loop's result) and is overwritten where no one
 can tell, else copied at the end of a turn. Rows are places that move on by a row with each turn: stacks are read where
-they lie and written in place.
+they lie and written in place. Matrices that all turns multiply with are packed before the first.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from math import prod
 from tracejit.codegen import arena
 from tracejit.codegen.kernel import Kernel, sizes
 from tracejit.codegen.llvm import emit, library
-from tracejit.codegen.llvm.layout import Copy, Layout, copy_kernel, is_host
+from tracejit.codegen.llvm.layout import Copy, Layout, StepLike, copy_kernel, is_host
 from tracejit.codegen.place import strides_of
 from tracejit.codegen.prepare import prepare
-from tracejit.codegen.schedule import schedule
+from tracejit.codegen.schedule import Call, schedule
 from tracejit.codegen.views import View, view
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.ops.control import Loop
+from tracejit.runtime import engine
 
 __all__ = ["Body", "match", "nbytes", "unroll"]
 
@@ -43,8 +44,19 @@ class Body:
         return tuple(copy_kernel(p.dtype, prod(sizes(p.shape))) for p in carried)
 
     @cached_property
-    def room(self) -> tuple[Mapping[Node, int], Mapping[int, int], int]:
-        """Offsets of the values that live within a turn, of the copies by number, and the bytes of all."""
+    def ahead(self) -> Mapping[StepLike, library.Ahead]:
+        """The products with fixed matrices."""
+        fixed = set(self.layout.graph.params[self.op.carried + self.op.rows :])
+        out: dict[StepLike, library.Ahead] = {}
+        for s in self.layout.order:
+            if isinstance(s, Call) and len(s.inputs) == 2 and s.inputs[1] in fixed:
+                if (found := library.ahead(s.node, s.match, engine.vector_bits())) is not None:
+                    out[s] = found
+        return out
+
+    @cached_property
+    def room(self) -> tuple[Mapping[Node, int], Mapping[int, int], Mapping[StepLike, int], int]:
+        """Offsets of the values that live within a turn, of copies by number, of packed matrices; the bytes of all."""
         home, life = self.layout.home, dict[Node, arena.Lifetime]()
         saved: dict[int, int] = {}
         extra = 0
@@ -56,7 +68,11 @@ class Body:
                 if n not in home:
                     life[n] = arena.Lifetime(nbytes(n), life[n].first if n in life else i, i)
         offsets, total = arena.place(life)
-        return offsets, {k: total + at for k, at in saved.items()}, total + extra
+        packed: dict[StepLike, int] = {}
+        for s, found in self.ahead.items():
+            packed[s] = total + extra
+            extra += -(-found.nbytes // 64) * 64
+        return offsets, {k: total + at for k, at in saved.items()}, packed, total + extra
 
 
 def nbytes(n: Node) -> int:

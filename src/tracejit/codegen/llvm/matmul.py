@@ -5,6 +5,9 @@ worth packing from the shape alone, so that results never depend on the number o
 two batch axes each; rows of C are contiguous. A product with one row or one column is `gemv`, which reads the matrix
 once as it lies. Other element types multiply by plain loops.
 
+Where the same B is multiplied many times, `plan_panels` packs all of it ahead, and `plan(..., ready=True)` reads the
+panels in its place.
+
 Work is split over batches, and within a large product along its longer side: each thread then packs all of the smaller
 operand but only its share of the larger one.
 """
@@ -26,7 +29,7 @@ from tracejit.codegen.llvm.tile import (
     tiling,
 )
 
-__all__ = ["Call", "Matrices", "blocks", "kernel", "kernel_text", "plan", "round_up"]
+__all__ = ["Call", "Matrices", "blocks", "kernel", "kernel_text", "plan", "plan_panels", "round_up"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ _STRIDES = ("a0", "a1", "am", "ak", "b0", "b1", "bk", "bn", "c0", "c1", "cm")
 _BLOCKS = ("mb", "nb", "kb", "pack_a", "pack_b", "b_offset")
 _POINTERS = ("c", "a", "b", "bias")
 
+_READY = 2  # a value of pack_b: it is packed already
+
 _CHUNK = 200_000  # floating-point operations worth waking another thread for: 2 us
 
 
@@ -81,8 +86,11 @@ def blocks(extent: int, limit: int, multiple: int) -> int:
     return min(round_up(-(-extent // pieces), multiple), limit)
 
 
-def plan(dtype: str, x: Matrices, vector_bits: int, epilogue: Epilogue | None = None) -> Call:
-    """How to run a product with the kernels of `kernel_text(dtype, vector_bits, epilogue)`."""
+def plan(dtype: str, x: Matrices, vector_bits: int, epilogue: Epilogue | None = None, *, ready: bool = False) -> Call:
+    """How to run a product with the kernels of `kernel_text(dtype, vector_bits, epilogue)`.
+
+    `ready` says that B are the panels of `plan_panels`.
+    """
     suffix = (epilogue or Epilogue()).name
     if dtype not in ("f32", "f64"):
         return _plan_plain(dtype, x)
@@ -93,14 +101,25 @@ def plan(dtype: str, x: Matrices, vector_bits: int, epilogue: Epilogue | None = 
     t = tiling(dtype, vector_bits)
     if not suffix and x.m == 1:
         return _plan_gemv(dtype, x, t)
-    return _plan_tiles(dtype, x, t, suffix)
+    return _plan_tiles(dtype, x, t, suffix, ready)
+
+
+def plan_panels(dtype: str, x: Matrices, vector_bits: int) -> tuple[Call, int] | None:
+    """How to pack all of B ahead of products with it, and the bytes that takes; None where they would not read it."""
+    if dtype not in ("f32", "f64") or x.batch != (1, 1) or min(x.m, x.n, x.k) < 2:
+        return None
+    t = tiling(dtype, vector_bits)
+    count = -(-x.n // t.columns)
+    grain = max(1, _CHUNK // (4 * x.k * t.columns))
+    call = Call(f"panels_{dtype}", ("panels", "b"), (x.n, x.k, *x.b[2:]), count, grain, 0)
+    return call, count * t.columns * x.k * t.scalar.bytes
 
 
 def _rest(call: Call) -> tuple[tuple[int, ...], int, int, int]:
     return call.integers, call.extent, call.grain, call.scratch
 
 
-def _plan_tiles(dtype: str, x: Matrices, t: Tiling, suffix: str) -> Call:
+def _plan_tiles(dtype: str, x: Matrices, t: Tiling, suffix: str, ready: bool) -> Call:
     size = t.scalar.bytes
     batch = x.batch[0] * x.batch[1]
     by_column = x.n > x.m
@@ -117,7 +136,7 @@ def _plan_tiles(dtype: str, x: Matrices, t: Tiling, suffix: str) -> Call:
     a_bytes = round_up(round_up(x.m if x.m < mb else mb, t.rows) * kb * size, 64) + t.rows * kb * size if pack_a else 0
     b_bytes = nb * kb * size if pack_b else t.columns * kb * size
     flops = 2 * x.k * (x.m * part if by_column else x.n * part)
-    sizes = (mb, nb, kb, int(pack_a), int(pack_b), round_up(a_bytes, 64))
+    sizes = (mb, nb, kb, int(pack_a), _READY if ready else int(pack_b), round_up(a_bytes, 64))
     integers = (x.m, x.n, x.k, x.batch[1], parts, part, int(by_column), *x.a, *x.b, *x.c, *sizes)
     extent = batch * parts if x.m and x.n else 0
     grain = max(1, -(-_CHUNK // max(flops, 1)))
@@ -142,6 +161,8 @@ def kernel_text(dtype: str, vector_bits: int, epilogue: Epilogue | None = None, 
     _define_pack_block(module, t)
     _define_region(module, t, e)
     _define_matmul(module, t, f"matmul_{dtype}{e.name}")
+    if not e.name:
+        _define_panels(module, t, f"panels_{dtype}")
     return module.text()
 
 
@@ -199,6 +220,16 @@ def _define_pack_block(module: Module, t: Tiling) -> None:
     f.ret()
 
 
+def _define_panels(module: Module, t: Tiling, name: str) -> None:
+    """Panels lo..hi of B: `columns` columns each, row after row, the last one as `pack` fills it."""
+    f, s = kernel(module, name, ("panels", "b"), ("n", "k", "bk", "bn"))
+    with f.loop(s["lo"], s["hi"]) as panel:
+        first = panel * t.columns
+        target, source = f.element(s["panels"], first * s["k"], t.scalar), f.element(s["b"], first * s["bn"], t.scalar)
+        f.call(f"pack{t.columns}", None, target, source, s["bn"], s["bk"], s["n"] - first, s["k"])
+    f.ret()
+
+
 def _define_region(module: Module, t: Tiling, epilogue: Epilogue) -> None:
     """Rows m0..m1 and columns n0..n1 of one product: loops over blocks around the micro-kernel."""
     names = ("m0", "m1", "n0", "n1", "k", "am", "ak", "bk", "bn", "cm", *_BLOCKS)
@@ -207,14 +238,14 @@ def _define_region(module: Module, t: Tiling, epilogue: Epilogue) -> None:
     f = module.function("region", None, args, "internal nounwind")
     c, a, b, bias, scratch, m0, m1, n0, n1, k, am, ak, bk, bn, cm, mb, nb, kb, pack_a, pack_b, b_offset = f.args
     b_panels = f.offset(scratch, b_offset)
-    packs_a, packs_b = pack_a.ne(0), pack_b.ne(0)
+    packs_a, packs_b, is_ready = pack_a.ne(0), pack_b.eq(1), pack_b.eq(_READY)
     with f.loop(n0, n1, nb) as jc, f.loop(0, f.maximum(k, 1), kb) as pc:
         nc, kc = f.minimum(n1 - jc, nb), f.minimum(k - pc, kb)
         flags = (pc > 0).select(ACCUMULATE, 0 * pc) | (pc + kc >= k).select(FINISH, 0 * pc)
         b_block = f.element(b, pc * bk + jc * bn, t.scalar)
         # Without packing only a last, partial panel is copied, so that whole vectors can be read everywhere.
         whole = nc - nc % t.columns
-        first = packs_b.select(0, whole)
+        first = is_ready.select(nc, packs_b.select(0, whole))
         with f.loop(first, nc, t.columns) as j:
             panel = f.element(b_panels, packs_b.select(j, 0 * j) * kc, t.scalar)
             f.call(f"pack{t.columns}", None, panel, f.element(b_block, j * bn, t.scalar), bn, bk, nc - j, kc)
@@ -231,7 +262,8 @@ def _define_region(module: Module, t: Tiling, epilogue: Epilogue) -> None:
                 b_tile = packed.select(
                     f.element(b_panels, packs_b.select(j, 0 * j) * kc, t.scalar), f.element(b_block, j, t.scalar)
                 )
-                b_k = packed.select(t.columns, bk)
+                b_tile = is_ready.select(f.element(b, (jc + j) * k + pc * t.columns, t.scalar), b_tile)
+                b_k = (packed | is_ready).select(t.columns, bk)
                 with f.loop(0, tiles) as i:
                     row = i * base + f.minimum(i, extra)
                     rows = base + (i < extra).cast(i64)

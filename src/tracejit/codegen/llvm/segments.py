@@ -139,7 +139,7 @@ class _Planner:
             life: dict[Hashable, arena.Lifetime] = {}
             for i, s in enumerate(part):
                 if isinstance(s, Call) and isinstance(s.match, Body):
-                    life[s] = arena.Lifetime(s.match.room[2], i, i)
+                    life[s] = arena.Lifetime(s.match.room[-1], i, i)
                 for n in (*s.writes, *s.reads):
                     if n not in home:
                         first = life[n].first if n in life else i
@@ -209,13 +209,13 @@ class _Planner:
         views = [moved(arg(n), v.offset * n.dtype.itemsize) for n, v in zip(s.inputs, match.operands)]
         operands = [*views, *(arg(n) for n in reversed(s.outputs))]  # -1 is the first result
         sizes = [n.dtype.itemsize for n in (*s.inputs, *reversed(s.outputs))]
-        steps: list[Step] = []
-        for r in library.routines(node, match, self.code.bits):
-            self.texts[r.text] = None
-            starts = zip(r.pointers, r.offsets, strict=True)
-            args = (*(moved(operands[k], at * sizes[k]) for k, at in starts), *map(Int, r.integers))
-            steps.append(Step(0, args, r.extent, r.grain, r.scratch, r.symbol, r.extent > r.grain))
-        return steps
+        return [self.routine(r, operands, sizes) for r in library.routines(node, match, self.code.bits)]
+
+    def routine(self, r: library.Routine, operands: Sequence[Arg], sizes: Sequence[int]) -> Step:
+        self.texts[r.text] = None
+        starts = zip(r.pointers, r.offsets, strict=True)
+        args = (*(moved(operands[k], at * sizes[k]) for k, at in starts), *map(Int, r.integers))
+        return Step(0, args, r.extent, r.grain, r.scratch, r.symbol, r.extent > r.grain)
 
     def loop(self, s: Call, body: Body, steps: list[Step]) -> Loop:
         """Adds the steps before and in a loop, whose shapes are known."""
@@ -233,15 +233,26 @@ class _Planner:
             places[place] = rows(results[op.carried + k], op, nbytes(n))
         for n in layout.consts:
             places[layout.home[n]] = External(self.bases["const"] + self.consts.index(n))
-        offsets, saved, _ = body.room
+        offsets, saved, packed, _ = body.room
         start = self.offsets[s]
         places |= {Place("temp", k): Arena(start + at) for k, at in saved.items()}
 
         def arg(n: Node) -> Arg:
             return places[layout.home[n]] if n in layout.home else Arena(start + offsets[n])
 
+        turn: list[Step] = []
+        for inner in layout.order:
+            if (found := body.ahead.get(inner)) is None:
+                turn += self.run(inner, arg, places.__getitem__)
+                continue
+            assert isinstance(inner, Call)
+            n, panels = inner.node, Arena(start + packed[inner])
+            a, b = (moved(arg(i), v.offset * n.dtype.itemsize) for i, v in zip(inner.inputs, inner.match.operands))
+            sizes = [n.dtype.itemsize] * 3
+            steps.append(self.routine(found.before, [a, b, panels], sizes))
+            turn.append(self.routine(found.then, [a, panels, arg(n)], sizes))
         first = len(steps)
-        steps += (step for inner in layout.order for step in self.run(inner, arg, places.__getitem__))
+        steps += turn
         return Loop(first, len(steps), op.trips)
 
     def check(self, number: int, after: int) -> Check:
