@@ -47,12 +47,9 @@ class Body:
     def ahead(self) -> Mapping[StepLike, library.Ahead]:
         """The products with fixed matrices."""
         fixed = set(self.layout.graph.params[self.op.carried + self.op.rows :])
-        out: dict[StepLike, library.Ahead] = {}
-        for s in self.layout.order:
-            if isinstance(s, Call) and len(s.inputs) == 2 and s.inputs[1] in fixed:
-                if (found := library.ahead(s.node, s.match, engine.vector_bits())) is not None:
-                    out[s] = found
-        return out
+        calls = [s for s in self.layout.order if isinstance(s, Call) and len(s.inputs) == 2 and s.inputs[1] in fixed]
+        found = {s: library.ahead(s.node, s.match, engine.vector_bits()) for s in calls}
+        return {s: x for s, x in found.items() if x is not None}
 
     @cached_property
     def room(self) -> tuple[Mapping[Node, int], Mapping[int, int], Mapping[StepLike, int], int]:
