@@ -1438,3 +1438,100 @@ def training_flag_and_seed(T, jit, r):
             T.manual_seed(k)
         r(f(data(T, 8)))
     r(T.rand(1))
+
+
+# ---------------------------------------------------------------- gradients that change behind a compiled step
+
+
+def stepping(T, jit, make):
+    """A compiled optimizer step on two weights, their gradients put in place by hand."""
+    ws = [data(T, 4, grad=True), data(T, 4, grad=True, start=2.0)]
+    opt = make(T, ws)
+    step = jit(lambda: opt.step())
+    return ws, step
+
+
+def sgd(T, ws):
+    return T.optim.SGD(ws, lr=0.1, momentum=0.9)
+
+
+@program()
+def new_gradients_each_step(T, jit, r):
+    ws, step = stepping(T, jit, lambda T, ws: T.optim.Adam(ws, lr=0.1))
+    for k in range(CALLS * 2):
+        for w in ws:
+            w.grad = data(T, 4, start=k / 4)
+        step()
+        r(ws)
+
+
+@program()
+def one_gradient_for_two_weights(T, jit, r):
+    ws, step = stepping(T, jit, sgd)
+    for k in range(CALLS * 2):
+        ws[0].grad = data(T, 4, start=k / 4)
+        ws[1].grad = ws[0].grad if k % 3 == 2 else data(T, 4)
+        step()
+        r(ws)
+
+
+@program()
+def gradient_is_the_weight_itself(T, jit, r):
+    ws, step = stepping(T, jit, sgd)
+    for k in range(CALLS * 2):
+        ws[0].grad = ws[0].detach() if k in (9, 13) else data(T, 4)
+        ws[1].grad = ws[0].detach()[:] if k in (11, 14) else data(T, 4)
+        step()
+        r(ws)
+
+
+@program()
+def gradients_come_and_go(T, jit, r):
+    ws, step = stepping(T, jit, sgd)
+    for k in range(CALLS * 3):
+        ws[0].grad = None if k % 5 == 4 else data(T, 4)
+        ws[1].grad = data(T, 4, start=k)
+        step()
+        r(ws)
+
+
+@program()
+def gradients_of_another_layout(T, jit, r):
+    ws, step = stepping(T, jit, sgd)
+    for k in range(CALLS * 2):
+        ws[0].grad = data(T, 8)[::2] if k in (10, 13) else data(T, 4)
+        ws[1].grad = data(T, 1).expand(4) if k in (11, 13) else data(T, 4)
+        step()
+        r(ws)
+
+
+@program()
+def gradients_accumulated_inside(T, jit, r):
+    w = data(T, 4, grad=True)
+    kept = []
+
+    def f(x):
+        (w * x).sum().backward()
+        return w.grad * 1
+
+    f = jit(f)
+    for k in range(CALLS * 2):
+        if k % 7 == 6:
+            w.grad = kept[-1]
+        kept.append(f(data(T, 4, start=k / 4)))
+        r(w, kept[-2:])
+
+
+@program()
+def gradient_also_an_argument(T, jit, r):
+    w = data(T, 4, grad=True)
+
+    def f(x):
+        with T.no_grad():
+            w.sub_(w.grad * x)
+            return w * x
+
+    f = jit(f)
+    for k in range(CALLS * 2):
+        w.grad = data(T, 4, start=k / 8)
+        r(f(w.grad if k in (10, 12) else data(T, 4)), w)

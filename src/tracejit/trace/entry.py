@@ -24,7 +24,7 @@ import numpy as np
 from tracejit import config
 from tracejit.codegen.llvm.native import Native
 from tracejit.runtime import buffer, dispatch, guards, interpreter, team
-from tracejit.runtime.dispatch import HERE, NAMES, ZERO, Assembler, Entry, Place
+from tracejit.runtime.dispatch import HERE, NAMES, ZERO, Assembler, Entry, Place, Record
 from tracejit.runtime.forks import building
 from tracejit.trace import replay
 from tracejit.trace.key import Call
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Direct", "Front", "Unsaid", "make"]
 
 _DISTINCT = 24  # tensors, or containers, among the arguments: that no two are one is checked pair by pair
+_PAIRS = 2000  # of tensors whose memory is compared in every call
 _FRAMES = 8  # calls of one entry at a time, from as many threads
 _BRIEF = 64 << 10  # bytes that a program may touch without giving up the GIL: some ten microseconds
 _STEPS = 256  # ... and kernels
@@ -129,8 +130,6 @@ def make(trace: Trace, domain: Domain, call: Call, tensors: Sequence[Any], setti
         raise Unsaid("this Python's objects are not laid out as expected")
     if not isinstance(executable, Native) or executable.plain is None:
         raise Unsaid("some of it runs as NumPy")
-    if any(rec.owners):
-        raise Unsaid("it reads a .grad")
     if rec.numbers is not None:
         raise Unsaid("a number is an input")
     if rec.slots:
@@ -195,6 +194,13 @@ class _Facts:
         self.type, self.referent, self.list = layout.type, layout.referent, layout.list
         self.seen: dict[int, Place] = {}
         self.given = _Given()
+        self.table: Record | None = None
+
+    def outside(self, ids: Iterable[int]) -> Record:
+        """The table of tensors from outside, made once."""
+        if self.table is None:
+            self.table = self.out.record(*_hashed(ids))
+        return self.table
 
     def slot(self, name: str) -> int:
         offset = guards.slot_offset(self.anatomy.slots[name])
@@ -242,7 +248,7 @@ class _Facts:
         for i, wanted in must.items():
             self.out.emit("is", given.tensors[i], x=wanted)
         if rec.outside:
-            table = self.out.record(*_hashed(rec.outside))
+            table = self.outside(rec.outside)
             for i, place in enumerate(given.tensors):
                 if i not in must:
                     self.out.emit("outside", place, x=table)
@@ -547,7 +553,10 @@ def _bind(
 ) -> None:
     """Each parameter's memory, and the constants'."""
     rec, executable = trace.recording, trace.executable
-    for i, s in enumerate(rec.sources):
+    for i, (s, owner) in enumerate(zip(rec.sources, rec.owners)):
+        if owner is not None:
+            out.emit("bind", _gradient_of(out, facts, rec, given, owner), out.external(i))
+            continue
         if isinstance(s, Argument):
             out.emit("bind", given.tensors[s.index], out.external(i))
             continue
@@ -561,6 +570,24 @@ def _bind(
         out.emit("constant", b=out.external(len(rec.sources) + k), x=buffer.address(a))
 
 
+def _gradient_of(out: Assembler, facts: _Facts, rec: Any, given: _Given, owner: Any) -> Place:
+    """The `.grad` that a tensor has now: another one in every call, of the kind that the guard has just seen. No tensor
+    known by another name; two owners may share one, unless it is written, and then its memory is kept apart."""
+    place, slot = out.register(), facts.slot(facts.anatomy.grad)
+    if isinstance(owner, Argument):
+        out.emit("load", given.tensors[owner.index], place, slot)
+    else:
+        if not isinstance(owner, Held) or type(owner.get) is not weakref.ref or (x := owner.get()) is None:
+            raise Unsaid("a tensor that cannot be watched")
+        facts.alive(x)
+        out.emit("load", ZERO, place, id(x) + slot)
+    if rec.outside:
+        out.emit("outside", place, x=facts.outside(rec.outside))
+    for t in given.tensors:
+        out.emit("apart", place, t)
+    return place
+
+
 def _keep_apart(out: Assembler, trace: Trace, arrays: Sequence[Array]) -> tuple[tuple[int, int], ...]:
     """What is written shares memory with nothing else. Those from outside share none now (Python has just looked), so
     it is enough that they do not move, and that no argument lies in what is written, or in anything if it is written.
@@ -572,6 +599,8 @@ def _keep_apart(out: Assembler, trace: Trace, arrays: Sequence[Array]) -> tuple[
     spans = {i: (buffer.address(a), buffer.address(a) + a.nbytes) for i, a in enumerate(arrays) if a.nbytes}
     fixed = {i: span for i, span in spans.items() if isinstance(rec.sources[i], Held)}
     moving = [i for i in spans if i not in fixed]
+    if len(moving) * len(written.intersection(moving)) > _PAIRS:
+        raise Unsaid("so many tensors that are new in every call, written")
     for i, (begin, _) in fixed.items():
         out.emit("fixed", b=out.external(i), x=begin)
     tables = [list(_merged(fixed[i] for i in fixed if not only or i in written)) for only in (True, False)]
