@@ -1747,3 +1747,239 @@ def integers_and_items(tj):
         return x * s.r
 
     return f, [(tj.ones(3) * i,) for i in range(14)], s
+
+
+# ---------------------------------------------------------------- one entry, many keys
+
+
+@program()
+def keys_that_are_equal(T):
+    d = {1: 0.0}
+
+    def f(x, k):
+        d[1] = k
+        return x * d[True] + d[1.0]
+
+    return f, [(x, float(k)) for k, (x,) in enumerate(ramp(T, 10))], d
+
+
+@program()
+def tuple_keys_made_anew(T):
+    d = {}
+
+    def f(x, k):
+        for i in range(2):
+            d[(i, "a")] = k + i
+        return x * d[(*[0], "a")] + d[1, "a"]
+
+    return f, [(x, float(k)) for k, (x,) in enumerate(ramp(T, 10))], d
+
+
+@program(compiles=None)
+def keys_with_an_equality_of_their_own(T):
+    @dataclasses.dataclass(frozen=True)
+    class Key:
+        n: int
+
+    d = {}
+
+    def f(x, k):
+        d[Key(1)] = k
+        return x * d[Key(1)]
+
+    return f, [(x, float(k)) for k, (x,) in enumerate(ramp(T, 10))], lambda: list(d.values())
+
+
+@program(compiles=None)
+def text_subclass_as_a_key(T):
+    class Name(str):
+        pass
+
+    d, name = {}, Name("a")
+
+    def f(x, k):
+        d[name] = k
+        return x * d["a"]
+
+    return f, [(x, float(k)) for k, (x,) in enumerate(ramp(T, 10))], lambda: list(d.values())
+
+
+@program()
+def enum_keys_are_written(T):
+    class Mode(enum.Enum):
+        A = 1
+
+    d = {}
+
+    def f(x, k):
+        d[Mode.A] = k
+        return x * d[Mode.A]
+
+    return f, [(x, float(k)) for k, (x,) in enumerate(ramp(T, 10))], lambda: list(d.values())
+
+
+@program()
+def attributes_read_as_a_whole(T):
+    box = Box(n=0, m=1)
+
+    def f(x):
+        box.n = x.shape[0]
+        text = f"{vars(box)}"
+        box.n = 7
+        return x + len(vars(box)), text, {**box.__dict__}
+
+    return f, ramp(T), box
+
+
+@program()
+def swapped_tensors(T):
+    box = Box(a=T.zeros(2), b=T.ones(2))
+
+    def f(x):
+        box.a, box.b = box.b, box.a
+        return box.a + x
+
+    return f, ramp(T, 14), box
+
+
+@program()
+def hidden_state(T):
+    box = Box(h=T.zeros(2), steps=0)
+
+    def f(x):
+        box.h = box.h * 0.5 + x
+        box.steps += 1
+        return box.h * box.steps
+
+    return f, ramp(T, 14), box
+
+
+@program()
+def module_hook_that_keeps_statistics(T):
+    T.manual_seed(0)
+    m = T.nn.Linear(2, 2)
+    stats = {}
+
+    def note(mod, args, out):
+        stats["n"] = stats.get("n", 0) + 1
+        stats.setdefault("means", []).append(out.mean().item())
+
+    m.register_forward_hook(note)
+    return (lambda x: m(x).detach()), ramp(T), stats
+
+
+@program()
+def print_to_many_places(T):
+    import io
+
+    out, box = io.StringIO(), Box(n=0)
+
+    def f(x):
+        box.n += 1
+        print("step", box.n, x.sum().item(), x.sum(), None, [1, "a"], sep="|", end=";\n", file=out)
+        return x
+
+    return f, ramp(T), lambda: out.getvalue()
+
+
+@program(compiles=None)
+def print_to_an_object_of_ones_own(T):
+    class Tee:
+        def __init__(self):
+            self.lines = []
+
+        def write(self, text):
+            self.lines.append(text)
+
+    tee = Tee()
+
+    def f(x):
+        print("hi", file=tee)
+        return x
+
+    return f, ramp(T), tee
+
+
+@program()
+def early_stopping(T):
+    box = Box(best=None, bad=0, stopped=False)
+
+    def f(x):
+        loss = x.sum().item()
+        if box.best is None or loss < box.best - 0.1:
+            box.best, box.bad = loss, 0
+        else:
+            box.bad += 1
+        if box.bad >= 3:
+            box.stopped = True
+        return x
+
+    losses = [5.0, 4.0, 3.0, 2.0, 2.0, 1.5, 1.5, 1.5, 1.5, 1.0, 0.5, 0.5]
+    return f, [(T.tensor([v]),) for v in losses], box
+
+
+@program()
+def moving_average_of_a_number(T):
+    box = Box(ema=0.0)
+
+    def f(x):
+        box.ema = 0.9 * box.ema + 0.1 * x.mean().item()
+        return box.ema, round(box.ema, 2), max(box.ema, 0.5)
+
+    return f, ramp(T, 12), box
+
+
+@program()
+def perplexity_in_a_log(T):
+    log = []
+
+    def f(x):
+        loss = (x * 0.1).mean().item()
+        log.append(f"ppl {math.exp(loss):.2f}")
+        if math.isnan(loss) or not math.isfinite(loss):
+            log.append("bad")
+        return x
+
+    return f, [*ramp(T, 8), (T.tensor([math.nan, 1.0]),), (T.tensor([math.inf, 1.0]),), *ramp(T, 3)], log
+
+
+@program(compiles=None)
+def overflow_in_a_log(T):
+    log = []
+
+    def f(x):
+        try:
+            log.append(math.exp(x.sum().item()))
+        except OverflowError:
+            log.append("too large")
+        return x
+
+    return f, [(T.tensor([v]),) for v in (1.0, 2.0, 3.0, 4.0, 1000.0, 5.0, 1000.0)], log
+
+
+@program()
+def comparisons_of_items(T):
+    box = Box(k=3.0)
+
+    def f(x):
+        a, b = x[0].item(), x[1].item()
+        out = []
+        for test in (a < b, a <= b, a > b, a >= b, a == b, a != b, a < 3, a >= 3.5, a < box.k, bool(a), not b):
+            out.append(1 if test else 0)
+        return x, out
+
+    pairs = [(1.0, 2.0), (2.0, 1.0), (3.0, 3.0), (0.0, -0.0), (math.nan, 1.0), (math.inf, 1e30), (3.5, 0.1)]
+    return f, [(T.tensor(list(p)),) for p in pairs for _ in range(5)], box
+
+
+@program()
+def kept_closure(T):
+    box = Box(fn=None, n=0)
+
+    def f(x):
+        box.n += 1
+        y = x * box.n
+        box.fn = lambda z: y + z
+        return y
+
+    return f, ramp(T), lambda: (box.n, box.fn(1.0) if box.fn else None)

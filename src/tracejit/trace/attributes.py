@@ -51,7 +51,8 @@ def plain(r: Recorder, f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     try:
         return f(*args, **kwargs)
     except Exception as e:
-        r.refuse(f"{type(e).__name__} raised by {getattr(f, '__qualname__', f)}")
+        name = f.func if isinstance(f, functools.partial) else f
+        r.refuse(f"{type(e).__name__} raised by {getattr(name, '__qualname__', name)}")
         raise
 
 

@@ -30,7 +30,9 @@ class Journal:
 
     effects: list[Effect] = field(default_factory=list[Effect])
     written: dict[Any, Any] = field(default_factory=dict[Any, Any])  # place of a cell -> what the recording reads there
+    places: dict[Any, tuple[str, Any, Any]] = field(default_factory=dict[Any, tuple[str, Any, Any]])  # ... -> the cell
     before: dict[int, Any] = field(default_factory=dict[int, Any])  # written container -> its elements at the beginning
+    containers: dict[int, Any] = field(default_factory=dict[int, Any])  # ... -> the container
     known: set[int] = field(default_factory=set[int])  # written containers whose contents need no further guard
     whole: set[int] = field(default_factory=set[int])  # containers that were looked at as a whole
     hidden: dict[int, list[Any]] = field(default_factory=dict[int, list[Any]])  # ... -> opaque values that lie in it

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tracejit.trace.journal import Effect
-from tracejit.trace.recorder import IMMUTABLE, Recorder, describe, elements, is_namedtuple, kind_of, opened
-from tracejit.trace.scalars import OPAQUE
+from tracejit.trace.recorder import IMMUTABLE, Recorder, bits, describe, elements, is_namedtuple, kind_of, opened
+from tracejit.trace.scalars import OPAQUE, Source, reader
 from tracejit.trace.writes import shown
 
-__all__ = ["MARKED", "called", "called_by_name", "written"]
+__all__ = ["MARKED", "Watch", "called", "called_by_name", "unchanged", "watches", "written"]
 
 _NUMBERS: frozenset[type] = frozenset((*OPAQUE, float, int, bool))
 
@@ -41,7 +42,11 @@ def _callback(r: Recorder, mark: Any, args: tuple[Any, ...], kwargs: Mapping[str
     if journal.early is None:
         journal.early = written(r)
     values, named = tuple(map(shown, operands)), {k: shown(v) for k, v in kwargs.items()}
+    watched = [s.read for s in watches(r, lambda x: lambda: x)]
+    before = [read(None) for read in watched]
     _apart(r, f, values, named)
+    if not all(map(unchanged, before, [read(None) for read in watched])):
+        r.refuse("a callback changes what the call has written or counted")
     if isinstance(f, types.MethodType):
         effect = Effect(called, (f.__func__, f.__self__, *operands), kwargs)
     elif isinstance(f, types.BuiltinFunctionType) and not isinstance(f.__self__, types.ModuleType):
@@ -54,6 +59,37 @@ def _callback(r: Recorder, mark: Any, args: tuple[Any, ...], kwargs: Mapping[str
 def written(r: Recorder) -> tuple[frozenset[tuple[int, int]], frozenset[int]]:
     """The .grad slots with what is in them, and the tensors, that were written."""
     return frozenset((k, id(g)) for k, (_, g) in r.grads.items()), frozenset(r.builder.written)
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Something outside that a callback must leave as it is."""
+
+    read: Callable[[Any], Any]
+    name: str
+
+
+def watches(r: Recorder, watch: Callable[[Any], Any]) -> list[Watch]:
+    """Numbers and tensors that are inputs, what was written, and containers that were looked at and written."""
+    sources = [s for s in r.numbers.entries if isinstance(s, Source) and s.kind != "argument"]
+    sources += [s for s, _ in r.slots.values()]
+    for kind, owner, key in r.journal.places.values():
+        sources.append(Source(kind, owner, key.__name__ if kind == "member" else key))
+    found = [Watch(reader(s, watch), f"{s.key or s.kind} of {describe(s.owner)}") for s in sources]
+    for x in r.journal.containers.values():
+        if id(x) in r.journal.known or id(x) in r.journal.whole:
+            get = watch(x)
+            found.append(Watch(lambda _, get=get: elements(get()), describe(x)))
+    return found
+
+
+def unchanged(a: Any, b: Any) -> bool:
+    """Whether a and b are one object, one value, or tuples of such."""
+    if a is b or type(a) is not type(b):
+        return a is b
+    if type(a) is tuple:
+        return len(a) == len(b) and all(map(unchanged, a, b))
+    return type(a) in IMMUTABLE and bits(a) == bits(b)
 
 
 def _handed(r: Recorder, x: Any) -> Any:

@@ -267,6 +267,8 @@ class Recorder:
         if named and (holder := self.dict_owner.get(id(owner))) is not None:
             # Guard through the object: its __dict__ is not kept.
             kind, owner = ("ivar" if kind == "item" else "ivars"), holder
+        if kind in ("item", "has") and (type(key) is tuple or type(key) in IMMUTABLE) and is_plain_key(key):
+            return kind, owner, (kind, id(owner), key)  # by its value, as the dict has it: 1 is True is 1.0
         return kind, owner, (kind, id(owner), (type(key), key) if type(key) in IMMUTABLE else id(key))
 
     # -- numbers
@@ -924,6 +926,11 @@ def kind_of(x: Any) -> str | None:
 def elements(x: Any) -> Any:
     """The value of that cell."""
     return tuple(dict.items(x)) if isinstance(x, dict) else bytes(x) if type(x) is bytearray else tuple(x)
+
+
+def is_plain_key(key: Any) -> bool:
+    """Whether a key is an immutable value, or a tuple of such."""
+    return all(map(is_plain_key, key)) if type(key) is tuple else type(key) in IMMUTABLE
 
 
 def describe(x: Any) -> str:

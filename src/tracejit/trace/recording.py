@@ -61,7 +61,7 @@ class Recording:
     root: int
     grads: tuple[tuple[int, int | None], ...]  # (entry of a tensor, entry of its .grad after the call or None)
     deeds: tuple[replay.Deed, ...]  # what else the call does to the world, in order
-    steady: Guard | None  # what callbacks must leave as it is; None where there are none
+    steady: replay.Steady | None  # what callbacks must leave as it is; None where there are none
     backward: Backward | None
     cells: tuple[Cell, ...]  # until `seal`
     guarded: frozenset[int]  # ids of tensors whose facts are among the cells
@@ -264,7 +264,7 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
         root=root,
         grads=tuple(grads),
         deeds=deeds,
-        steady=_steady(r, deeds, link),
+        steady=replay.steady(r, deeds, link),
         backward=backward,
         cells=tuple(r.cells.values()),
         guarded=frozenset(id(c.owner) for c in r.cells.values() if c.kind == "tensor"),
@@ -329,16 +329,6 @@ def overlapping(domain: Domain, written: list[Any], all_tensors: list[Any]) -> b
         if is_written:
             reach_written = max(reach_written, high)
     return False
-
-
-def _steady(r: Recorder, deeds: tuple[replay.Deed, ...], link: Link) -> Guard | None:
-    """The guard of what callbacks must leave as it is."""
-    if not any(d.f in replay.CALLBACKS for d in deeds) or r.reasons:
-        return None
-    guard = build_guard(replay.steady(r), r.domain, link)
-    if (row := guard.check()) >= 0:
-        r.refuse(f"a callback changes what the call reads: {guard.reason(row)}")
-    return guard
 
 
 def _shown_by(grads: list[tuple[int, int | None]], deeds: tuple[replay.Deed, ...]) -> list[int]:

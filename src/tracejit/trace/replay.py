@@ -16,10 +16,11 @@ from typing import Any
 
 from tracejit.errors import CallbackError
 from tracejit.trace import marks
-from tracejit.trace.outputs import Planner
-from tracejit.trace.recorder import Cell, Recorder, describe, elements
+from tracejit.trace.guard import Guard, build
+from tracejit.trace.outputs import Planner, watch
+from tracejit.trace.recorder import Recorder, describe, elements
 
-__all__ = ["CALLBACKS", "Deed", "close", "ready", "run", "safe_stream", "steady"]
+__all__ = ["CALLBACKS", "Deed", "Steady", "close", "ready", "run", "safe_stream", "steady"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +72,48 @@ def ready(deeds: Sequence[Deed]) -> str | None:
     return None
 
 
-def run(deeds: Sequence[Deed], made: Sequence[Any], settled: Callable[[], str | None]) -> None:
-    """Do them. `settled` says what a callback has changed that the call relied on."""
+def run(deeds: Sequence[Deed], made: Sequence[Any], steady: Steady | None, tensors: Sequence[Any]) -> None:
+    """Do them. `tensors` are those behind the call's parameters."""
     for d in deeds:
-        d.f(*[made[i] for i in d.operands], **{k: made[i] for k, i in d.keywords})
-        if d.f in CALLBACKS and (changed := settled()) is not None:
-            raise CallbackError(f"a callback changed what the compiled function reads: {changed}")
+        operands, keywords = [made[i] for i in d.operands], {k: made[i] for k, i in d.keywords}
+        if steady is None or d.f not in CALLBACKS:
+            d.f(*operands, **keywords)
+            continue
+        before = steady.state(tensors)
+        d.f(*operands, **keywords)
+        if (changed := steady.changed(before, tensors)) is not None:
+            raise CallbackError(f"a callback changed what the compiled function reads or writes: {changed}")
 
 
-def steady(r: Recorder) -> tuple[Cell, ...]:
-    """The facts that must still hold after a callback: those that the call itself does not change."""
+@dataclass(frozen=True, eq=False)
+class Steady:
+    """What callbacks must leave as it is."""
+
+    guard: Guard  # facts that the call itself does not change
+    watched: tuple[marks.Watch, ...]
+
+    def state(self, tensors: Sequence[Any]) -> list[Any]:
+        """What is compared: the watched, and how often each tensor was written."""
+        return [*(w.read(None) for w in self.watched), *(t._version.n for t in tensors)]
+
+    def changed(self, before: Sequence[Any], tensors: Sequence[Any]) -> str | None:
+        """What differs, in words."""
+        now = self.state(tensors)
+        for k, (a, b) in enumerate(zip(before, now, strict=True)):
+            if not marks.unchanged(a, b):
+                return self.watched[k].name if k < len(self.watched) else "a tensor"
+        row = self.guard.check()
+        return None if row < 0 else str(self.guard.reason(row))
+
+
+def steady(r: Recorder, deeds: Sequence[Deed], link: Callable[[Any], None]) -> Steady | None:
+    """What the callbacks among the effects must leave as it is; refuses where they did not. None where there are
+    none."""
+    if r.reasons or not any(d.f in CALLBACKS for d in deeds):
+        return None
     journal = r.journal
-    return tuple(c for k, c in r.cells.items() if k not in journal.written and id(c.owner) not in journal.before)
+    cells = [c for k, c in r.cells.items() if k not in journal.written and id(c.owner) not in journal.before]
+    guard = build(cells, r.domain, link)
+    if (row := guard.check()) >= 0:
+        r.refuse(f"a callback changes what the call reads: {guard.reason(row)}")
+    return Steady(guard, tuple(marks.watches(r, lambda x: watch(x, link))))

@@ -125,15 +125,7 @@ class Trace:
         for owner, value in rec.grads:
             domain.set_grad(made[owner], None if value is None else made[value])
         if rec.deeds:
-            versions = [t._version.n for t in tensors] if rec.steady is not None else []
-
-            def changed() -> str | None:
-                if [t._version.n for t in tensors] != versions:
-                    return "a tensor was written"
-                assert rec.steady is not None
-                return str(rec.steady.reason(row)) if (row := rec.steady.check()) >= 0 else None
-
-            replay.run(rec.deeds, made, changed)
+            replay.run(rec.deeds, made, rec.steady, tensors)
         return made[rec.root]
 
     def ready(self, domain: Domain, call: Call) -> tuple[list[Any], list[Array]] | str:

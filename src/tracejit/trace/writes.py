@@ -6,6 +6,8 @@ reads is guarded like any other read. A write that cannot be noted refuses the r
 
 from __future__ import annotations
 
+import enum
+import functools
 import operator
 import sys
 import types
@@ -35,7 +37,8 @@ _MOST = 256  # effects of one call
 def act(r: Recorder, f: Callable[..., Any], *operands: Any, **keywords: Any) -> Any:
     """f(*operands, **keywords), now and in every compiled call. Returns its result."""
     # An error may depend on what no guard watches, so it refuses.
-    value = plain(r, f, *map(shown, operands), **{k: shown(v) for k, v in keywords.items()})
+    do = functools.partial(f, *map(shown, operands), **{k: shown(v) for k, v in keywords.items()})
+    value = plain(r, r.unwatched, do) if f is print else plain(r, do)  # streams run codecs written in Python
     if len(r.journal.effects) >= _MOST:
         r.refuse(f"has more than {_MOST} effects")
     else:
@@ -73,7 +76,13 @@ def store(
         _remember(r, holder)
         _hide(r, holder, value)
     act(r, f, *operands)
-    r.journal.written[r.locate(kind, owner, key)[2]] = value
+    _note(r, kind, owner, key, value)
+
+
+def _note(r: Recorder, kind: str, owner: Any, key: Any, value: Any) -> None:
+    kind, owner, place = r.locate(kind, owner, key)
+    r.journal.written[place] = value
+    r.journal.places[place] = kind, owner, key
 
 
 def store_attribute(r: Recorder, x: Any, name: str, value: Any) -> None:
@@ -124,6 +133,14 @@ def hashable_key(r: Recorder, key: Any) -> Any:
     return key
 
 
+def _is_one_key(key: Any) -> bool:
+    """Whether a key equal to this one is known to be: it is compared by its value, or by identity."""
+    t = type(key)
+    if t is tuple:
+        return all(map(_is_one_key, key))
+    return t in IMMUTABLE or t.__hash__ in (object.__hash__, enum.Enum.__hash__)
+
+
 # -- containers
 
 
@@ -132,8 +149,7 @@ def _remember(r: Recorder, x: Any) -> None:
     journal = r.journal
     if id(x) in journal.before:
         return
-    journal.before[id(x)] = elements(x)
-    r.keep.append(x)
+    journal.before[id(x)], journal.containers[id(x)] = elements(x), x
     if (kind := kind_of(x)) is not None and r.locate(kind, x, None)[2] in r.cells:
         journal.known.add(id(x))
 
@@ -158,6 +174,8 @@ def store_item(r: Recorder, x: Any, key: Any, value: Any, f: Any = None) -> None
     """x[key] = value on a builtin dict, list or deque from outside; `f` sets it."""
     key = hashable_key(r, key) if isinstance(x, dict) else r.reveal(key)
     if isinstance(x, dict):
+        if not _is_one_key(key):
+            r.refuse(f"sets an entry of a dict under {describe(key)}, which may equal other keys")
         store(r, "item", x, key, value, f or _method(x, "__setitem__"), x, key, value, holder=x)
         return
     if type(key) is slice:
@@ -227,7 +245,7 @@ def advance(r: Recorder, count: Any) -> Any:
     start, step = count_state(count)
     now = r.read("count", count, None, start)
     act(r, next, count)
-    r.journal.written[r.locate("count", count, None)[2]] = r.scalar(operator.add, now, step)
+    _note(r, "count", count, None, r.scalar(operator.add, now, step))
     return now
 
 

@@ -1,0 +1,76 @@
+"""What recording a call costs beside running it: the forward pass of a transformer of 100 parameters, on tiny tensors.
+
+    python benchmarks/recording.py [--rounds 15]
+
+    eager     ms of a plain call
+    first     ... of a recording with the net under it, code already rewritten (the first of a path)
+    second    ... without the net (the one that confirms it)
+    cold      ... of the very first recording of a process's functions: their code is rewritten, or found in the store
+
+CPU time of this thread. Contenders take turns, one call each per round; a number is the median over rounds of its
+ratio to the plain calls around it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dispatch import transformer
+
+import tracejit as tj
+from tracejit.tensor.jit import DOMAIN
+from tracejit.trace import instrument
+from tracejit.trace.key import flatten
+from tracejit.trace.recording import Recording, record
+
+
+def cpu_ms(f: Callable[[], Any]) -> float:
+    """Milliseconds of CPU that f took."""
+    start = time.thread_time()
+    f()
+    return (time.thread_time() - start) * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    rounds: int = parser.parse_args().rounds
+    model, x = transformer(tj), tj.randn(2, 4, 8)
+
+    def run(net: bool) -> None:
+        call = flatten(DOMAIN, (x,), {}, ())
+        _, found = record(DOMAIN, model, (x,), {}, call, "model", net=net)
+        assert isinstance(found, Recording), found
+        if net:
+            found.seal(DOMAIN)
+
+    def cold() -> None:
+        instrument.forget()
+        run(True)
+
+    kinds: dict[str, Callable[[], None]] = {"first": lambda: run(True), "second": lambda: run(False), "cold": cold}
+    model(x), cold()
+    took: dict[str, list[float]] = {name: [] for name in ("eager", *kinds)}
+    ratios: dict[str, list[float]] = {name: [] for name in kinds}
+    gc.disable()
+    for _ in range(rounds):
+        for name, f in kinds.items():
+            before = min(cpu_ms(lambda: model(x)) for _ in range(3))
+            ms = cpu_ms(f)
+            eager = min(before, *(cpu_ms(lambda: model(x)) for _ in range(3)))
+            took["eager"].append(eager)
+            took[name].append(ms)
+            ratios[name].append(ms / eager)
+        gc.collect()
+    print(f"eager   {statistics.median(took['eager']):7.2f} ms")
+    for name in kinds:
+        print(f"{name:7} {statistics.median(took[name]):7.2f} ms {statistics.median(ratios[name]):6.1f} times eager")
+
+
+if __name__ == "__main__":
+    main()
