@@ -242,6 +242,7 @@ class Layout:
     type: int | None = None  # any object -> its class
     referent: int | None = None  # weak reference -> the object, something else once it is dead
     dict_version: int | None = None  # dict -> a number that no other state of any dict has
+    dict_length: int | None = None  # dict -> number of entries
     dict_values: int | None = None  # dict -> 0 unless its values lie in the object whose __dict__ it is ...
     shared_versions: bool = False  # ... and then, whether the version still counts
     managed: int | None = None  # object -> its __dict__, for classes that hide it before the object
@@ -275,6 +276,7 @@ def layout() -> Layout:
         type=types_at,
         referent=_referent(),
         dict_version=None if values is None else version,
+        dict_length=_dict_length(),
         dict_values=values,
         shared_versions=version is not None and managed is not None and _instance_writes_count(version),
         managed=managed,
@@ -374,6 +376,23 @@ def _every_write_moves(at: int) -> bool:
     still = word(id(d) + at)
     _ = d.get(3), list(d), d == dict(d), len(d), 3 in d
     return still == word(id(d) + at)
+
+
+def _dict_length() -> int | None:
+    """The word of a dict that `len` gives: of dicts that grow, shrink, and share their values with an object."""
+    sample = _Sample()
+    dicts: list[dict[Any, Any]] = [{}, {n: n for n in range(300)}, sample.__dict__, globals()]
+    at = _HEADER
+    if any(word(id(d) + at) != len(d) for d in dicts):
+        return None
+    sample.other = sample.another = 1  # type: ignore[attr-defined]
+    del sample.a
+    for n in range(200):
+        dicts[0][n] = n
+        dicts[1].pop(n)
+    dicts[0].update({"a": 1}, b=2)
+    dicts[0].popitem()
+    return at if all(word(id(d) + at) == len(d) for d in dicts) else None
 
 
 class _Sample:
@@ -641,15 +660,6 @@ def array_rows(a: np.ndarray[Any, Any], base: int, scratch: int) -> Chunk:
     )
 
 
-def array_words(a: np.ndarray[Any, Any]) -> Chunk:
-    """Rows that hold while a, which must be known to be alive, has its dtype, shape, strides and flags. Plain, so four
-    times as fast as `array_rows`; keep a.dtype alive."""
-    at, n = id(a), a.ndim
-    fields = [(at + o, word(at + o)) for o in (_HEADER - 8, _ND, _DESCR, _FLAGS, *((_DIMS, _STRIDES) if n else ()))]
-    numbers = [(word(at + o) + 8 * i, word(word(at + o) + 8 * i)) for o in (_DIMS, _STRIDES) for i in range(n)]
-    return tuple((0, DROP, where, ALL, now) for where, now in (*fields, *numbers))
-
-
 # -- what to compare so that a fact holds; None where only Python can tell. Each is read from the object as it is now.
 
 
@@ -689,6 +699,19 @@ def class_chunks(t: type) -> tuple[Chunk, ...] | None:
     if inside is None or word(id(t) + at.class_dict) != id(space):
         return None
     return address(id(t) + at.class_dict, id(space)), inside
+
+
+def length_chunk(x: Any) -> Chunk | None:
+    """len(x), of a dict or list."""
+    at, t = layout(), type(x)
+    offset = at.dict_length if t is dict else at.list[0] if t is list and at.list is not None else None
+    return None if offset is None else address(id(x) + offset, len(x))
+
+
+def alive_chunk(reference: weakref.ref[Any]) -> Chunk | None:
+    """What is referred to still lives."""
+    at = layout().referent
+    return None if at is None else address(id(reference) + at, id(reference()))
 
 
 def mro_chunk(t: type) -> Chunk | None:

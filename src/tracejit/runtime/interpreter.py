@@ -25,7 +25,7 @@ OPS: Final = _words(
     "array call object put sequence mapping number "  # objects
     "ask guard take item "
     "bind held data fixed disjoint clear outside constant scalar whole "  # where externals lie
-    "run written set fill tail"
+    "run written set fill then tail"
 )
 
 
@@ -669,6 +669,11 @@ fill.32:
   %fill.e = fpext float %fill.f to double
   store double %fill.e, ptr %fill.to
   br label %advance
+op.then:                                          ; x(y) is called; what it raises ends the call
+  %then = call ptr @apply(ptr %x.p, ptr %y.p, ptr %r)
+  store ptr %then, ptr %rb.p
+  %then.raised = icmp eq ptr %then, null
+  br i1 %then.raised, label %won, label %advance
 op.tail:                                          ; the result is what x(y) returns, or raises
   %tail = call ptr @apply(ptr %x.p, ptr %y.p, ptr %r)
   br label %won
@@ -677,7 +682,7 @@ op.end:
   br label %won
 
 won:
-  %result = phi ptr [ %tail, %op.tail ], [ %ra, %op.end ]
+  %result = phi ptr [ %tail, %op.tail ], [ %ra, %op.end ], [ null, %op.then ]
   %calls = get i64 %words CALLS
   %calls.next = add i64 %calls, 1
   put i64 %calls.next %words CALLS

@@ -114,9 +114,13 @@ def tape_position() -> int:
 
 def edge_of(t: Tensor) -> Any:
     """Where the gradient of `t` flows."""
-    from tracejit.tensor.tensor import current_grad_fn
+    if t._parent is None:
+        fn = t._grad_fn
+    else:
+        from tracejit.tensor.tensor import current_grad_fn
 
-    if (fn := current_grad_fn(t)) is not None:
+        fn = current_grad_fn(t)
+    if fn is not None:
         return (fn, t._index)
     return t if t._leaf_requires_grad else None
 

@@ -148,7 +148,7 @@ class Tensor(Value):
             raise DTypeError(
                 f"arrays of {array.dtype} are not supported; use one of {', '.join(d.long for d in dt.ALL)}"
             )
-        fill(self, array)
+        fill(self, array.view(np.ndarray))  # an array object of our own: the user may reshape theirs in place
         self._leaf_requires_grad = requires_grad
 
     # -- what it is

@@ -14,7 +14,7 @@ import struct
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,9 @@ from tracejit.trace.outputs import Argument, Built, Computed, Container, Held, N
 from tracejit.trace.recorder import IMMUTABLE, is_namedtuple
 
 if TYPE_CHECKING:
+    from tracejit.ir.node import Node
     from tracejit.runtime.program import Program
+    from tracejit.trace.backward import Backward
     from tracejit.trace.domain import Anatomy, Array, Domain
     from tracejit.trace.tree import Bucket, Trace
 
@@ -428,14 +430,13 @@ class _Finish:
         self.out, self.executable, self.given, self.results = out, executable, given, results
         self.where = {where: self.constant(where) for _, where in self.rec.writes}
         self.made: list[Place] = []
-        self.is_plain = (
-            not self.rec.deeds and self.rec.backward is None and all(map(self.is_native, self.rec.plan.entries))
-        )
+        self.is_plain = all(map(self.is_native, self.rec.plan.entries))
         if self.is_plain:
             for e in self.rec.plan.entries:
                 self.made.append(self.entry(e))
             self.old = [out.own() for _ in self.rec.grads]
             self.none = self.constant(None) if self.rec.grads else ZERO
+            self.drop = out.own(), out.own()
 
     def is_native(self, e: Any) -> bool:
         """Whether there are instructions for a plan entry."""
@@ -518,13 +519,49 @@ class _Finish:
         if not self.is_plain:
             self.tail()
             return
+        if rec.backward is not None:
+            self.attach(rec.backward)
         for (owner, value), old in zip(rec.grads, self.old):
             out.emit("set", self.none if value is None else self.made[value], self.made[owner], grad, old)
         for e, place in zip(rec.plan.entries, self.made):
             if isinstance(e, Number):
                 is_wide = self.executable.output_types[e.index][1].itemsize == 8
                 out.emit("fill", place, out.external(self.executable.plan.first_output + e.index), int(is_wide))
+        if rec.deeds:
+            deeds = rec.deeds
+
+            def replayed(*made: Any) -> None:
+                replay.run(deeds, list(made))
+
+            self.then(replayed, self.made, self.drop[1])
         out.emit("end", self.made[rec.root])
+
+    def then(self, f: Callable[..., None], places: Sequence[Place], drop: Place) -> None:
+        self.out.emit("then", b=drop, x=self.out.keep(f), y=self.out.record(len(places), *places))
+
+    def attach(self, back: Backward) -> None:
+        """Python gives the outputs that carry gradients their tape entries."""
+        trace, domain, n, made = self.trace, self.domain, len(self.rec.sources), len(self.made)
+        if not back.pieces:  # the tape was freed inside the call
+            tensors = [self.made[e] for p in back.outputs for e in p.tensors]
+            types = [_type_of(self.rec.outputs, self.rec.plan.entries, p.tensors[0]) for p in back.outputs]
+            made_by, counts = [p.made_by for p in back.outputs], [len(p.tensors) for p in back.outputs]
+
+            def freed(*x: Any) -> None:
+                it = iter(x)
+                results = [[next(it) for _ in range(count)] for count in counts]
+                domain.tape.attach_segment(results, [], types, made_by, (), None)
+
+            self.then(freed, tensors, self.drop[0])
+            return
+
+        def taped(*x: Any) -> None:
+            objects = list(x[:made])
+            nodes = trace.attach(domain, x[made : made + n], {}, objects, x[made + n :])
+            for a, node in zip(trace.backward, nodes):
+                a.finish(domain, node, objects)
+
+        self.then(taped, [*self.made, *(Place("tensor", i) for i in range(n)), *self.results], self.drop[0])
 
     def tail(self) -> None:
         """Python finishes the call."""
@@ -543,6 +580,11 @@ class _Finish:
         sources = [Place("tensor", i) for i in range(n)]
         places = [*sources, *self.results, *self.given.tensors, *self.given.containers]
         self.out.emit("tail", x=self.out.keep(finish), y=self.out.record(len(places), *places))
+
+
+def _type_of(outputs: Sequence[Node], entries: Sequence[Any], at: int) -> Any:
+    """The type of the tensor that a plan entry makes."""
+    return outputs[entries[at].index].type
 
 
 # -- where memory lies

@@ -490,6 +490,10 @@ def _member(c: Cell, domain: Domain) -> Reader | None:
     return read
 
 
+def _length(c: Cell, domain: Domain) -> Reader:
+    return lambda o, kept: _all([guards.length_chunk(o)])
+
+
 def _list(c: Cell, domain: Domain) -> Reader:
     def read(o: Any, kept: list[Any]) -> Sequence[Chunk] | None:
         found = list(o)
@@ -560,8 +564,10 @@ def _tensor(c: Cell, domain: Domain) -> Reader | None:
         known = id(array) if known is None else known
         if known != id(array):  # arrays come and go: follow the slot
             return [tuple(rows)]
-        # The slot holds this array, so it is alive, or another ndarray at its address, with words of its own.
-        return [tuple(r for r in rows if r[:2] == (0, DROP)), slot_of(o, array), guards.array_words(array)]
+        # Array objects are the tensor's own: while this one lives, its dtype, shape, strides and flags are what they are.
+        alive = guards.alive_chunk(kept_alive := weakref.ref(array))
+        kept.append(kept_alive)
+        return _all([tuple(r for r in rows if r[:2] == (0, DROP)), slot_of(o, array), alive])
 
     return read
 
@@ -599,6 +605,7 @@ _READER: dict[str, Callable[[Cell, Domain], Reader | None]] = {
     "item": _dict,
     "dict": _dict,
     "has": _dict,
+    "len": _length,
     "class": _class,
     "mro": _mro,
     "stamp": _stamp,

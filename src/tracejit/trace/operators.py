@@ -82,7 +82,7 @@ def apply_binary(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> 
             if type(x) in IMMUTABLE and type(x) not in (str, bytes):
                 continue  # builtin numbers and text return NotImplemented for a class of the user's
             return _opaque_operator(r, a, b, op)
-        if r.is_tensor(x) and not r.is_tensor(y) and is_plain_object(type(y)):
+        if r.is_tensor(x) and not r.is_tensor(y) and is_library(method.__module__) and is_plain_object(type(y)):
             continue  # tensors leave objects that are neither numbers nor arrays to the reflected method
         if (v := r.invoke(method, (x, y))) is not NotImplemented:
             return v
