@@ -72,10 +72,9 @@ class Module:
     _buffers: dict[str, Tensor | None]
     _modules: dict[str, Module | None]
     _transient: set[str]  # buffers that state_dict leaves out
-    _forward_hooks: dict[int, Any]  # (hook, wants kwargs, runs also after an error)
-    _forward_pre_hooks: dict[int, Any]  # (hook, wants kwargs)
-    _backward_hooks: dict[int, Any]
-    _backward_pre_hooks: dict[int, Any]
+    # By kind: forward (hook, wants kwargs, runs also after an error), forward_pre (hook, wants kwargs), backward,
+    # backward_pre. One dict, empty until the first hook: every call asks it, and every guard.
+    _call_hooks: dict[str, dict[int, Any]]
     _state_dict_hooks: dict[int, Any]
     _load_state_dict_pre_hooks: dict[int, Any]
     _load_state_dict_post_hooks: dict[int, Any]
@@ -92,10 +91,7 @@ class Module:
         d["_buffers"] = {}
         d["_transient"] = set()
         d["_modules"] = {}
-        d["_forward_hooks"] = {}
-        d["_forward_pre_hooks"] = {}
-        d["_backward_hooks"] = {}
-        d["_backward_pre_hooks"] = {}
+        d["_call_hooks"] = {}
         d["_state_dict_hooks"] = {}
         d["_load_state_dict_pre_hooks"] = {}
         d["_load_state_dict_post_hooks"] = {}
@@ -205,28 +201,47 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} defines no forward()")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not (self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks):
+        if not self._call_hooks:
             return self.forward(*args, **kwargs)
         return self._call_with_hooks(args, kwargs)
 
+    def _hooks(self, kind: str) -> dict[int, Any]:
+        return self._call_hooks.setdefault(kind, {})
+
+    @property
+    def _forward_hooks(self) -> dict[int, Any]:
+        return self._hooks("forward")
+
+    @property
+    def _forward_pre_hooks(self) -> dict[int, Any]:
+        return self._hooks("forward_pre")
+
+    @property
+    def _backward_hooks(self) -> dict[int, Any]:
+        return self._hooks("backward")
+
+    @property
+    def _backward_pre_hooks(self) -> dict[int, Any]:
+        return self._hooks("backward_pre")
+
     def _call_with_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for hook, with_kwargs in list(self._forward_pre_hooks.values()):
+        for hook, with_kwargs in list(self._call_hooks.get("forward_pre", {}).values()):
             changed = hook(self, args, kwargs) if with_kwargs else hook(self, args)
             if changed is not None and with_kwargs:
                 args, kwargs = changed
             elif changed is not None:
                 args = changed if isinstance(changed, tuple) else (changed,)
         see_output = None
-        if self._backward_hooks or self._backward_pre_hooks:
+        if self._call_hooks.get("backward") or self._call_hooks.get("backward_pre"):
             args, see_output = self._watch_backward(args)
         try:
             out = self.forward(*args, **kwargs)
         except Exception:
-            for hook, with_kwargs, always in list(self._forward_hooks.values()):
+            for hook, with_kwargs, always in list(self._call_hooks.get("forward", {}).values()):
                 if always:
                     hook(self, args, kwargs, None) if with_kwargs else hook(self, args, None)
             raise
-        for hook, with_kwargs, _always in list(self._forward_hooks.values()):
+        for hook, with_kwargs, _always in list(self._call_hooks.get("forward", {}).values()):
             changed = hook(self, args, kwargs, out) if with_kwargs else hook(self, args, out)
             if changed is not None:
                 out = changed
@@ -234,7 +249,10 @@ class Module:
 
     def _watch_backward(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
         """(arguments whose gradients run the backward hooks, what is to see the gradients of the outputs)."""
-        hooks, pre_hooks = list(self._backward_hooks.values()), list(self._backward_pre_hooks.values())
+        hooks, pre_hooks = (
+            list(self._call_hooks.get("backward", {}).values()),
+            list(self._call_hooks.get("backward_pre", {}).values()),
+        )
         grad_output: list[Any] = [None]  # once it is known
         count = len(args)
         waits = any(isinstance(a, Tensor) and a.requires_grad for a in args)

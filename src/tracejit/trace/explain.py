@@ -88,6 +88,7 @@ def _trace_line(trace: Trace) -> str:
         f"{nodes} ops, {guards} guards, {len(rec.updates)} updates, {trace.hits} hits, {trace.misses} side exits"
         + (f"; goes on where it sees {looks}" if looks else "")
         + (", ..." if len(rec.checks) > 4 else "")
+        + (f"; its calls go through Python: {trace.unsaid}" if trace.unsaid else "")
     )
 
 

@@ -564,7 +564,7 @@ def _tensor(c: Cell, domain: Domain) -> Reader | None:
         known = id(array) if known is None else known
         if known != id(array):  # arrays come and go: follow the slot
             return [tuple(rows)]
-        # Array objects are the tensor's own: while this one lives, its dtype, shape, strides and flags are what they are.
+        # Array objects are the tensor's own: while this one lives, dtype, shape, strides and flags are what they are.
         alive = guards.alive_chunk(kept_alive := weakref.ref(array))
         kept.append(kept_alive)
         return _all([tuple(r for r in rows if r[:2] == (0, DROP)), slot_of(o, array), alive])
