@@ -41,15 +41,15 @@ def test_hot_calls_enter_no_python():
 
 @needs_entry
 def test_every_reference_is_given_back():
-    p, l = tj.zeros(2), [1]
+    p, state = tj.zeros(2), [1]
 
     def f(x, d):
         p.add_(1)
-        return (x * 2, x), {"p": p, "l": [x + 1, None, 2.5, "text"]}, d, l, x.sum().item()
+        return (x * 2, x), {"p": p, "l": [x + 1, None, 2.5, "text"]}, d, state, x.sum().item()
 
     f = warm(tj.compile(f), x := tj.ones(2), d := {"a": tj.ones(2)})
     before = hits(f)
-    watched = (x, x._array, x._version, p, p._array, d, d["a"], l, f, tj.Tensor, type(x._version), x._array.dtype)
+    watched = (x, x._array, x._version, p, p._array, d, d["a"], state, f, tj.Tensor, type(x._version), x._array.dtype)
     gc.collect()
     counts, objects = [sys.getrefcount(o) for o in watched], len(gc.get_objects())
     for _ in range(5000):

@@ -336,8 +336,8 @@ CASES = [
     grown_and_shrunk_list, class_entry, class_entry_removed, bases, whole_class, metaclass, closure,
     closure_of_an_object, empty_closure, slot, empty_slot, class_of_an_object, code, defaults, keyword_defaults,
     keyword_defaults_removed, tensor_asks_for_gradients, another_dtype, another_rank, another_shape, other_strides,
-    scalar_tensor, tensor_becomes_a_view, tensor_goes_on_the_tape, no_gradient, gradient_removed, gradient_of_another_shape,
-    gradient_that_asks_for_one, gradient_of_another_class, hooks,
+    scalar_tensor, tensor_becomes_a_view, tensor_goes_on_the_tape, no_gradient, gradient_removed,
+    gradient_of_another_shape, gradient_that_asks_for_one, gradient_of_another_class, hooks,
 ]  # fmt: skip
 
 

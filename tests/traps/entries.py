@@ -664,6 +664,30 @@ def numbers_that_come_back(T, jit, r):
         r(f(T.full((2,), float(k))))
 
 
+@attack(native=False)
+def numbers_that_are_keys(T, jit, r):
+    f = jit(lambda x: {x.sum().item(): x * 2})
+    for k in range(W + 2):
+        d = f(T.full((2,), float(k)))
+        r([list(d), d[2.0 * k]])
+
+
+@attack()
+def numbers_that_are_kept_and_shown(T, jit, r):
+    log, seen = [], {}
+
+    def f(x):
+        k = x.sum().item()
+        log.append(k)
+        seen["last"] = k
+        return x * 2, k
+
+    f = jit(f)
+    for k in range(W + 2):
+        r(f(T.full((2,), float(k))))
+        r([log, seen])
+
+
 @attack()
 def branches_on_data(T, jit, r):
     def f(x):

@@ -440,13 +440,15 @@ class _Finish:
 
     def is_native(self, e: Any) -> bool:
         """Whether there are instructions for a plan entry."""
+        entries = self.rec.plan.entries
         match e:
             case Result():
                 return e.order is None
             case Number():
                 return self.executable.output_types[e.index][1].char in "fd"
             case Built():
-                return e.kind in (list, tuple, dict)
+                keys = e.items[::2] if e.kind is dict else ()  # a number is filled in too late to be hashed
+                return e.kind in (list, tuple, dict) and not any(isinstance(entries[k], Number) for k in keys)
             case _:
                 return isinstance(e, (Argument, Container, Held, Value))
 
@@ -519,25 +521,30 @@ class _Finish:
         if not self.is_plain:
             self.tail()
             return
-        if rec.backward is not None:
-            self.attach(rec.backward)
-        for (owner, value), old in zip(rec.grads, self.old):
-            out.emit("set", self.none if value is None else self.made[value], self.made[owner], grad, old)
         for e, place in zip(rec.plan.entries, self.made):
             if isinstance(e, Number):
                 is_wide = self.executable.output_types[e.index][1].itemsize == 8
                 out.emit("fill", place, out.external(self.executable.plan.first_output + e.index), int(is_wide))
+        if rec.backward is not None:
+            self.attach(rec.backward)
+        for (owner, value), old in zip(rec.grads if not rec.deeds else (), self.old):
+            out.emit("set", self.none if value is None else self.made[value], self.made[owner], grad, old)
         if rec.deeds:
-            deeds = rec.deeds
-
-            def replayed(*made: Any) -> None:
-                replay.run(deeds, list(made))
-
-            self.then(replayed, self.made, self.drop[1])
+            self.complete()
         out.emit("end", self.made[rec.root])
 
     def then(self, f: Callable[..., None], places: Sequence[Place], drop: Place) -> None:
         self.out.emit("then", b=drop, x=self.out.keep(f), y=self.out.record(len(places), *places))
+
+    def complete(self) -> None:
+        """Python runs the effects, after it has set `.grad` slots."""
+        trace, domain, made = self.trace, self.domain, len(self.made)
+
+        def completed(*x: Any) -> None:
+            trace.complete(domain, x[made:], x[:made])
+
+        sources = [Place("tensor", i) for i in range(len(self.rec.sources))]
+        self.then(completed, [*self.made, *sources], self.drop[1])
 
     def attach(self, back: Backward) -> None:
         """Python gives the outputs that carry gradients their tape entries."""
