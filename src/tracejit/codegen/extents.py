@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
 from tracejit.errors import BackendError
-from tracejit.ir.dim import GENERAL, Dim, Extent, Sym, product, same, substitute, symbols
+from tracejit.ir.dim import GENERAL, Dim, Extent, Shape, Sym, same, substitute, symbols
 from tracejit.ir.graph import Graph
 from tracejit.ir.op import Array, results
 
-__all__ = ["Values", "number", "solver", "special"]
+__all__ = ["Values", "count", "number", "solver", "special", "symbolic_shapes"]
 
 Values = Mapping[str, int]
 
@@ -52,19 +53,37 @@ def solver(graph: Graph) -> Callable[[Sequence[Array]], dict[str, int]]:
     return solve
 
 
-def special(graph: Graph, values: Values) -> dict[str, int]:
-    """The symbols that code for general extents cannot serve, with their values: 0 and 1, or all of them."""
+def symbolic_shapes(graph: Graph) -> tuple[Shape, ...]:
+    """The shapes with symbols in `graph`, each once."""
+    return tuple(dict.fromkeys(t.shape for n in graph.nodes for t in results(n.type) if not t.is_static))
+
+
+def special(shapes: Sequence[Shape], values: Values) -> dict[str, int]:
+    """The symbols that code for general extents of `shapes` cannot serve, with their values: 0 and 1, or all."""
     pinned = {name: v for name, v in values.items() if v < GENERAL}
-    shapes = {t.shape for n in graph.nodes for t in results(n.type) if not t.is_static}
-    dims = {substitute(d, pinned) for shape in shapes for d in shape if isinstance(d, Dim)}
-    is_general = all(isinstance(d, int) or number(d, values) >= GENERAL for d in dims) and all(
-        number(product(shape), values) < LARGEST for shape in shapes
-    )
-    return pinned if is_general else dict(values)
+    for shape in shapes:
+        size = 1
+        for d in shape:
+            size *= (n := number(d, values))
+            if n < GENERAL and isinstance(d, Dim) and not (pinned and isinstance(substitute(d, pinned), int)):
+                return dict(values)
+        if size >= LARGEST:
+            return dict(values)
+    return pinned
 
 
 def number(x: Extent, values: Values) -> int:
     """An extent where all its symbols are known."""
-    out = substitute(x, values)
-    assert isinstance(out, int), f"{x} where {values}"
-    return out
+    if isinstance(x, int):
+        return x
+    total = 0
+    for monomial, c in x.terms:
+        for name, power in monomial:
+            c *= values[name] ** power
+        total += c
+    return total
+
+
+def count(shape: Sequence[Extent], values: Values) -> int:
+    """The number of elements of a shape where all its symbols are known."""
+    return prod([number(d, values) for d in shape])

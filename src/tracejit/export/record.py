@@ -20,6 +20,7 @@ from tracejit.export.signature import Spec, flatten
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import Array
+from tracejit.ir.types import TensorType
 from tracejit.tensor import Tensor
 from tracejit.tensor.random import default_generator
 from tracejit.tensor.tape import tape_position, user_line
@@ -83,18 +84,20 @@ class _Builder(GraphBuilder):
         self.names: dict[int, str] = {}
         self.taken: set[str] = set()
 
-    def input(self, tensor: Any, label: str) -> Node:
+    def input(self, tensor: Any, label: str, type: TensorType | None = None) -> Node:
         name = base = self.names.get(id(tensor), label)
         count = 0
         while name in self.taken:
             count += 1
             name = f"{base}.{count}"
         self.taken.add(name)
-        return super().input(tensor, name)
+        return super().input(tensor, name, type)
 
 
 class _Recorder:
     """Listens to the Tensor layer and builds the graph."""
+
+    scope = None  # of one call's extents only
 
     def __init__(self, builder: GraphBuilder) -> None:
         self.builder = builder

@@ -16,8 +16,8 @@ from typing import Any
 from tracejit.errors import InconclusiveDim
 
 __all__ = [
-    "Dim", "Extent", "Shape", "Sym", "at_least", "has_zero", "is_multiple", "product", "quotient", "same", "same_shape",
-    "substitute", "symbols", "typical",
+    "GENERAL", "Dim", "Extent", "Shape", "Sym", "at_least", "has_zero", "is_multiple", "product", "quotient", "same",
+    "same_shape", "substitute", "symbols", "typical",
 ]  # fmt: skip
 
 GENERAL = 2  # the least extent that is nothing special
@@ -133,8 +133,10 @@ def _canonical(terms: Mapping[Monomial, int]) -> Extent:
 
 def same(a: Extent, b: Extent) -> bool:
     """True where a and b are the same polynomial; False also where they might be equal."""
-    if isinstance(a, int) and isinstance(b, int):  # nearly always, and every eager op asks
+    if type(a) is int and type(b) is int:  # nearly always, and every eager op asks
         return a == b
+    if isinstance(a, int) and isinstance(b, int):  # a `SymInt` notes what it is equal to, and need not note what not
+        return int.__eq__(a, b) and a == b
     return _terms(a) == _terms(b)
 
 

@@ -19,6 +19,7 @@ from tracejit.ir.dtype import DType
 from tracejit.ir.index import Index
 from tracejit.ir.node import Node, Scalar, Value
 from tracejit.ir.op import Array, ArrayConst, At, Op, Reader, Sample, attribute_key
+from tracejit.ir.symint import SymInt
 from tracejit.ir.types import TensorType, Type
 from tracejit.ops.address import as_node, linear
 from tracejit.ops.loop import random_word
@@ -81,6 +82,8 @@ class Const(Op):
 
 
 def _as_scalar(value: Scalar, dtype: DType) -> Scalar:
+    if type(value) is SymInt and dtype.kind != "b":  # stays what it is, for the recording
+        return value
     match dtype.kind:
         case "b":
             return bool(value)

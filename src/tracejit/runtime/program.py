@@ -167,6 +167,10 @@ class Program:
         except IndexError:
             return _Frame(self._tables)
 
+    def rest(self) -> None:
+        """Give the memory of frames that are not in use back to the pool."""
+        self._idle.clear()
+
     def __str__(self) -> str:
         lines = [f"program of {len(self.steps)} steps, {self.externals} externals, arena {self.arena_bytes} bytes"]
         for index, step in enumerate(self.steps):

@@ -12,6 +12,7 @@ from tracejit.errors import DTypeError, OpError
 from tracejit.ir import dtype as dt
 from tracejit.ir.dtype import DType
 from tracejit.ir.op import Array, Op
+from tracejit.ir.symint import SymInt
 from tracejit.ir.types import TensorType
 from tracejit.tensor.tensor import Tensor, apply, wrap
 from tracejit.trace import recorder as recording
@@ -25,7 +26,7 @@ __all__ = [
 def shape_of(size: Sequence[Any]) -> tuple[int, ...]:
     """zeros(2, 3), zeros((2, 3)) and zeros([2, 3]) alike. Raises OpError for negative extents."""
     dims = tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else tuple(size)
-    out = tuple(int(d.__index__()) for d in dims)
+    out = tuple(d if type(d) is SymInt else int(d.__index__()) for d in dims)
     if any(d < 0 for d in out):
         raise OpError(f"a tensor cannot have shape {list(out)}: extents are at least 0")
     return out
@@ -93,17 +94,17 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, r
 
 def zeros_like(input: Tensor, *, dtype: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
     """Zeros with the shape and dtype of `input`."""
-    return _fill(0, input._array.shape, check_dtype(dtype) if dtype else input.dtype, requires_grad)
+    return _fill(0, tuple(input.shape), check_dtype(dtype) if dtype else input.dtype, requires_grad)
 
 
 def ones_like(input: Tensor, *, dtype: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
     """Ones with the shape and dtype of `input`."""
-    return _fill(1, input._array.shape, check_dtype(dtype) if dtype else input.dtype, requires_grad)
+    return _fill(1, tuple(input.shape), check_dtype(dtype) if dtype else input.dtype, requires_grad)
 
 
 def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
     """`fill_value` with the shape and dtype of `input`."""
-    return _fill(fill_value, input._array.shape, check_dtype(dtype) if dtype else input.dtype, requires_grad)
+    return _fill(fill_value, tuple(input.shape), check_dtype(dtype) if dtype else input.dtype, requires_grad)
 
 
 empty_like = zeros_like

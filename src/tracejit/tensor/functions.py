@@ -43,7 +43,7 @@ def allclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-
 
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     """All tensors expanded to their common shape."""
-    shape = broadcast_shapes(*(t._array.shape for t in tensors))
+    shape = broadcast_shapes(*(tuple(t.shape) for t in tensors))
     return tuple(expand_to(t, shape) for t in tensors)
 
 
@@ -65,7 +65,7 @@ def is_floating_point(input: Tensor) -> bool:
 
 def numel(input: Tensor) -> int:
     """Number of elements."""
-    return input._array.size
+    return input.shape.numel()
 
 
 def result_type(a: Any, b: Any) -> DType:

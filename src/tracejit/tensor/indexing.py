@@ -7,6 +7,7 @@ end, and an index out of range raises IndexOutOfRange (a recording checks it in 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,10 @@ import numpy as np
 
 from tracejit.errors import DTypeError, IndexOutOfRange, OpError
 from tracejit.ir import dtype as dt
+from tracejit.ir.dim import same_shape
+from tracejit.ir.node import broadcast_shapes
 from tracejit.ir.op import Op
+from tracejit.ir.symint import SymInt
 from tracejit.tensor.tensor import Tensor, apply, assign, wrap, wrap_scalar
 from tracejit.trace import recorder as recording
 
@@ -52,7 +56,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     lead = 0  # an assignment takes values with extra axes of extent 1 in front
     while lead < value._array.ndim and value._array.shape[lead] == 1:
         lead += 1
-    value = value if not lead else apply(Op.registry["reshape"](value._array.shape[lead:]), (value,))  # type: ignore[call-arg]
+    value = value if not lead else apply(Op.registry["reshape"](tuple(value.shape[lead:])), (value,))  # type: ignore[call-arg]
     assign(y, _scattered(y, plan.advanced, value))
 
 
@@ -61,7 +65,7 @@ def plan_of(x: Tensor, index: Any) -> Plan:
     do not fit."""
     items = list(index) if isinstance(index, tuple) else [index]
     items = [_as_index(i) for i in items]
-    rank = x._array.ndim
+    rank, extents = x._array.ndim, tuple(x.shape)
     used = sum(_axes_used(i) for i in items)
     if used > rank:
         raise IndexOutOfRange(f"too many indices ({used}) for a tensor of rank {rank}")
@@ -79,17 +83,17 @@ def plan_of(x: Tensor, index: Any) -> Plan:
             shape.append(1)
             continue
         if isinstance(item, Tensor):
-            for t in _index_tensors(item, x._array.shape[axis : axis + max(1, _axes_used(item))], axis):
+            for t in _index_tensors(item, extents[axis : axis + max(1, _axes_used(item))], axis):
                 advanced.append((len(shape), t))
-                size = x._array.shape[axis] if _axes_used(item) else 1
+                size = extents[axis] if _axes_used(item) else 1
                 if _axes_used(item):
                     window.append((0, size, 1))
                     axis += 1
                 shape.append(size)
             continue
-        n = x._array.shape[axis]
+        n = extents[axis]
         if isinstance(item, slice):
-            start, stop, step = item.indices(n)
+            start, stop, step = bounds(item, n)
             if step < 0:
                 raise OpError("slices with a negative step are not supported; use flip()")
             count = max(0, -(-(stop - start) // step))
@@ -98,11 +102,28 @@ def plan_of(x: Tensor, index: Any) -> Plan:
         else:
             if not -n <= item < n:
                 raise IndexOutOfRange(f"index {item} is out of range for axis {axis} of extent {n}")
-            item %= n
+            item = item + n if item < 0 else item
             window.append((item, item + 1, 1))
         axis += 1
     starts, limits, strides = (tuple(w[k] for w in window) for k in range(3))
     return Plan(starts, limits, strides, tuple(shape), tuple(advanced))
+
+
+def bounds(s: slice, n: int) -> tuple[int, int, int]:
+    """`s.indices(n)` for a positive step, asking in Python, so that an extent notes what it is asked."""
+    if type(n) is int and not any(isinstance(v, SymInt) for v in (s.start, s.stop)):
+        return s.indices(n)
+    step = 1 if s.step is None else s.step
+    if step < 0:
+        return 0, 0, step
+
+    def at(v: Any, default: int) -> int:
+        if v is None:
+            return default
+        v = v + n if v < 0 else v
+        return 0 if v < 0 else n if v > n else v
+
+    return at(s.start, 0), at(s.stop, n), step
 
 
 def _as_index(i: Any) -> Any:
@@ -136,12 +157,12 @@ def _axes_used(i: Any) -> int:
 
 
 def _basic(x: Tensor, plan: Plan) -> Tensor:
-    shape = x._array.shape
-    if plan.starts != (0,) * len(shape) or plan.limits != shape or plan.strides != (1,) * len(shape):
+    shape = tuple(x.shape)
+    if any(plan.starts) or not same_shape(plan.limits, shape) or plan.strides != (1,) * len(shape):
         x = apply(Op.registry["slice"](plan.starts, plan.limits, plan.strides), (x,))  # type: ignore[call-arg]
-    elif plan.shape == shape and not plan.advanced:
+    elif same_shape(plan.shape, shape) and not plan.advanced:
         return apply(Op.registry["reshape"](shape), (x,))  # type: ignore[call-arg]  # x[:] is a new view
-    if x._array.shape != plan.shape:
+    if not same_shape(tuple(x.shape), plan.shape):
         x = apply(Op.registry["reshape"](plan.shape), (x,))  # type: ignore[call-arg]
     return x
 
@@ -161,9 +182,9 @@ def _index_tensors(i: Tensor, extents: Sequence[int], axis: int) -> list[Tensor]
 
 
 def _in_range(i: Tensor, extent: int, axis: int) -> Tensor:
-    a = i._array
-    if a.size and (a.min() < -extent or a.max() >= extent):
-        bad = int(a[(a < -extent) | (a >= extent)].flat[0])
+    a, n = i._array, int.__int__(extent)  # the number, without a look: a recording checks it below
+    if a.size and (a.min() < -n or a.max() >= n):
+        bad = int(a[(a < -n) | (a >= n)].flat[0])
         raise IndexOutOfRange(f"index {bad} is out of range for axis {axis} of extent {extent}")
     i = i if i.dtype is dt.int64 else apply(Op.registry["cast"](dt.int64), (i,))  # type: ignore[call-arg]
     r = recording.active()
@@ -191,13 +212,14 @@ def nonzero(mask: Tensor) -> Tensor:
 
 def _common(index: Sequence[Tensor]) -> tuple[list[Tensor], tuple[int, ...]]:
     try:
-        shape = np.broadcast_shapes(*(t._array.shape for t in index))
+        np.broadcast_shapes(*(t._array.shape for t in index))
+        shape = broadcast_shapes(*(tuple(t.shape) for t in index))
     except ValueError:
         names = ", ".join(str(list(t.shape)) for t in index)
         raise IndexOutOfRange(f"index tensors of shapes {names} do not broadcast together") from None
     from tracejit.ir.node import expand_to
 
-    return [expand_to(t, shape) for t in index], shape
+    return [expand_to(t, shape) for t in index], shape  # type: ignore[return-value]
 
 
 def _front(x: Tensor, axes: Sequence[int]) -> tuple[Tensor, tuple[int, ...]]:
@@ -224,9 +246,9 @@ def _merged(x: Tensor, advanced: Sequence[tuple[int, Tensor]]) -> tuple[Tensor, 
     index, _ = _common([t for _, t in advanced])
     x, order = _front(x, axes)
     at = order.index(axes[0])
-    extents = x._array.shape[at : at + len(axes)]
+    extents = x.shape[at : at + len(axes)]
     if len(axes) > 1:
-        shape = (*x._array.shape[:at], int(np.prod(extents)), *x._array.shape[at + len(axes) :])
+        shape = (*x.shape[:at], math.prod(extents), *x.shape[at + len(axes) :])
         x = apply(Op.registry["reshape"](shape), (x,))  # type: ignore[call-arg]
     return x, _linear(index, extents), at, order
 
@@ -240,13 +262,13 @@ def _scattered(x: Tensor, advanced: Sequence[tuple[int, Tensor]], value: Tensor,
     """`x` with `value` at the indexed positions, as a new tensor of x's shape."""
     from tracejit.ir.node import cast, expand_to
 
-    shape = x._array.shape
+    shape = tuple(x.shape)
     merged, linear, at, order = _merged(x, advanced)
-    want = (*merged._array.shape[:at], *linear._array.shape, *merged._array.shape[at + 1 :])
+    want = (*merged.shape[:at], *linear.shape, *merged.shape[at + 1 :])
     value = expand_to(cast(value, x.dtype), want)
     out = apply(Op.registry["scatter"](at, mode), (merged, linear, value))  # type: ignore[call-arg]
     permuted = tuple(shape[k] for k in order)
-    if out._array.shape != permuted:
+    if not same_shape(tuple(out.shape), permuted):
         out = apply(Op.registry["reshape"](permuted), (out,))  # type: ignore[call-arg]
     if order != tuple(range(len(order))):
         out = apply(Op.registry["transpose"](tuple(int(i) for i in np.argsort(order))), (out,))  # type: ignore[call-arg]

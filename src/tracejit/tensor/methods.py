@@ -185,7 +185,7 @@ def size(self: Tensor, dim: int | None = None) -> Any:
         return self.shape
     if not -self.ndim <= dim < self.ndim:
         raise IndexOutOfRange(f"dim {dim} does not exist in a tensor of rank {self.ndim}")
-    return self._array.shape[dim]
+    return self.shape[dim]
 
 
 def dim(self: Tensor) -> int:
@@ -195,12 +195,12 @@ def dim(self: Tensor) -> int:
 
 def numel(self: Tensor) -> int:
     """Number of elements."""
-    return self._array.size
+    return self.shape.numel()
 
 
 def nelement(self: Tensor) -> int:
     """Number of elements."""
-    return self._array.size
+    return self.shape.numel()
 
 
 def element_size(self: Tensor) -> int:

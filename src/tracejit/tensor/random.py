@@ -16,6 +16,7 @@ import numpy as np
 from tracejit.errors import DTypeError, OpError
 from tracejit.ir import dtype as dt
 from tracejit.ir.op import Op
+from tracejit.ir.symint import SymInt
 from tracejit.tensor.autograd import no_grad
 from tracejit.tensor.creation import check_dtype, default_dtype, shape_of
 from tracejit.tensor.tensor import Tensor, apply, assign, wrap
@@ -65,10 +66,13 @@ class Generator:
         """Uniform i32 bits of `shape`; the stream moves on by ceil(n / 4) counters."""
         with no_grad():
             out = apply(Op.registry["random_bits"](shape), (self.state,))  # type: ignore[call-arg]
-            step = np.array([0, -(-math.prod(shape) // 4)], np.int64)
+            step = -(-math.prod(shape) // 4)
             from tracejit.tensor.creation import _literal
 
-            assign(self.state, self.state + _literal(step))
+            if type(step) is SymInt:
+                assign(self.state, self.state + _literal(np.array([0, 1], np.int64)) * step)
+            else:
+                assign(self.state, self.state + _literal(np.array([0, step], np.int64)))
         return out
 
     def uniform(self, shape: tuple[int, ...], dtype: Any) -> Tensor:

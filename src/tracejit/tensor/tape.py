@@ -20,6 +20,7 @@ from tracejit.ir.dtype import from_numpy
 from tracejit.ir.graph import Graph, evaluate, param
 from tracejit.ir.node import Node, expand_to
 from tracejit.ir.op import Op
+from tracejit.ir.symint import lifted
 from tracejit.ir.types import TensorType
 from tracejit.ops.pointwise import Pointwise, Select
 from tracejit.trace import recorder as recording
@@ -219,12 +220,20 @@ class OpNode(GradNode):
 
         ins = [self._saved(i) for i in range(len(self.inputs))]
         outs = [self._result(i) for i in range(len(self.results))]
-        types = tuple((t._array.dtype, t._array.shape) for t in (*outs, *ins))
-        rule, where = vjp_rule(
-            self.op, types, tuple(g is not None for g in gs), tuple(e is not None for e in self.edges)
-        )
+        rule, where = self._rule((*outs, *ins), tuple(g is not None for g in gs))
         found = evaluate(rule, [g for g in gs if g is not None] + outs + ins, apply_node)
         return [None if k is None else found[k] for k in where]
+
+    def _rule(self, values: Sequence[Tensor], given: tuple[bool, ...]) -> tuple[Graph, tuple[int | None, ...]]:
+        """`vjp_rule`; in a recording for all extents, the rule for all of them."""
+        needed = tuple(e is not None for e in self.edges)
+        if (r := recording.active()) is not None and r.scope is not None:
+            try:
+                types = tuple((t._array.dtype, lifted(tuple(t.shape))) for t in values)
+                return vjp_rule(r.builder.rules.get(id(self), self.op), types, given, needed)
+            except Exception as e:  # what the call computes is not touched by it
+                r.builder.lose(f"the gradient of {self.op.name}: {e}")
+        return vjp_rule(self.op, tuple((t._array.dtype, t._array.shape) for t in values), given, needed)
 
     def release(self) -> None:
         self.inputs, self.results, self.forgotten = None, [], None

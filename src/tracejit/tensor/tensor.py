@@ -156,11 +156,15 @@ class Tensor(Value):
     @property
     def type(self) -> TensorType:
         """The IR type: dtype and shape."""
+        if (r := recording.active()) is not None and r.scope and (shape := r.shape_of(self)) is not None:
+            return TensorType(self.dtype, shape)
         return type_of(self._array.dtype, self._array.shape)
 
     @property
     def shape(self) -> Size:
         """Extents, as a `Size`."""
+        if (r := recording.active()) is not None and r.scope and (shape := r.shape_of(self)) is not None:
+            return Size(shape)
         return Size(self._array.shape)
 
     @property
@@ -356,7 +360,7 @@ class Tensor(Value):
     def __iter__(self) -> Iterator[Tensor]:
         if not self._array.ndim:
             raise TypeError("iteration over a tensor of rank 0")
-        return (self[i] for i in range(self._array.shape[0]))
+        return (self[i] for i in range(int(self.shape[0])))
 
     def __contains__(self, value: Any) -> bool:
         return bool((self == value).any())
@@ -495,6 +499,9 @@ def apply(op: Op, inputs: Sequence[Tensor]) -> Any:
     """`op` on tensors: computed now, taped where a gradient is asked for, recorded where a recording is open."""
     if op.name in DIVIDES and inputs[1]._array.dtype.kind in "iu":
         check_divisor(op, inputs[1])
+    recorded, r = op, recording.active()
+    if r is not None and r.scope is not None:
+        recorded, op = r.scope.split(op)
     try:
         out = evaluate(op, [t._array for t in inputs])
     except (AutogradError, OpError, IndexError):
@@ -505,13 +512,17 @@ def apply(op: Op, inputs: Sequence[Tensor]) -> Any:
     results = tuple(map(wrap, out)) if type(out) is tuple else (wrap(out),)
     if op.name in VIEW_OPS:
         link_view(results[0], inputs[0], op)
+        if recorded is not op and results[0]._view is op:
+            r.builder.views[id(results[0])] = recorded  # type: ignore[union-attr]
     if modes.grad and op.name != "stop_gradient":
         for t in inputs:
             if needs_grad(t):
-                tape(op, inputs, results)
+                entry = tape(op, inputs, results)
+                if recorded is not op and entry is not None:
+                    r.builder.rules[id(entry)] = recorded  # type: ignore[union-attr]
                 break
-    if (r := recording.active()) is not None:
-        r.emit(op, inputs, results)
+    if r is not None:
+        r.emit(recorded, inputs, results)
     return results if type(out) is tuple else results[0]
 
 
@@ -530,13 +541,15 @@ def apply_node(op: Op, inputs: Sequence[Any], node: Any) -> Any:
     return inputs[0][op.index] if op.name == "item" else apply(op, inputs)  # type: ignore[attr-defined]
 
 
-def tape(op: Op, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+def tape(op: Op, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> OpNode | None:
     """Give the floating point results of `op` a tape entry."""
     if any(t._array.dtype.kind in "fV" for t in results):
         node = OpNode(op, inputs, results)
         for i, t in enumerate(results):
             if t.dtype.is_floating_point:
                 t._grad_fn, t._index = node, i
+        return node
+    return None
 
 
 def link_view(view: Tensor, parent: Tensor, op: Op) -> None:
@@ -570,12 +583,12 @@ def assign(target: Tensor, value: Any) -> Tensor:
         _kind(value) in "iu" and _kind(target) in "iu"
     ):
         raise OpError(f"result of type {value.dtype} cannot be written into a tensor of {target.dtype}")
-    value = expand_to(cast(value, target.dtype), target._array.shape)
+    value = expand_to(cast(value, target.dtype), target.shape)
     r = recording.active()
     taped = modes.grad and (needs_grad(value) or needs_grad(target))
     if taped and target._parent is None and not needs_grad(value):
         # What had a gradient keeps one, of zeros: the overwritten tensor still requires grad.
-        never = apply(Op.registry["const"](False, TensorType(dt.bool_, target._array.shape)), ())  # type: ignore[call-arg]
+        never = apply(Op.registry["const"](False, TensorType(dt.bool_, target.shape)), ())  # type: ignore[call-arg]
         value = apply(Op.registry["select"](), (never, target, value))
     if taped and value._grad_fn is None and needs_grad(value):
         value = value.clone()  # a leaf written into other memory: its tape entry is a copy
@@ -626,7 +639,9 @@ def _written_parents(target: Tensor, value: Tensor, r: Any) -> list[tuple[Tensor
             r.builder.write_through(p)
             break
         assert target._view is not None
-        value = put(target._view, shadow(p), value)
+        r = recording.active()
+        view = target._view if r is None or r.scope is None else r.builder.views.get(id(target)) or target._view
+        value = put(view, shadow(p), value)
         out.append((p, value))
         target = p
     return out
@@ -659,7 +674,7 @@ def put(view: Op, parent: Tensor, value: Tensor) -> Tensor:
         case "stop_gradient":
             return value
         case "reshape":
-            return Op.registry["reshape"](parent._array.shape)(value)  # type: ignore[call-arg]
+            return Op.registry["reshape"](tuple(parent.shape))(value)  # type: ignore[call-arg]
         case "transpose":
             return Op.registry["transpose"](tuple(int(i) for i in np.argsort(v.perm)))(value)  # type: ignore[call-arg]
         case "flip":

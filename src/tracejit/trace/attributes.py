@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tracejit.ir.symint import SymInt
 from tracejit.trace.domain import is_library
 from tracejit.trace.recorder import (
     ABSENT,
@@ -348,6 +349,8 @@ def old_iterator(r: Recorder, x: Any) -> None:
 def offer(r: Recorder, x: Any, depth: int = 0) -> None:
     """x is handed to the library, which may read it as deep as it goes but without Python frames that the net sees."""
     t = type(x)
+    if t is SymInt:
+        return
     if t in OPAQUE or t in IMMUTABLE or r.is_tensor(x) or r.is_value(x) or isinstance(x, type):
         r.deep(x)
     elif t in CONTAINERS or is_namedtuple(t):

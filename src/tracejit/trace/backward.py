@@ -129,6 +129,9 @@ def plan_backward(r: Recorder, planner: Planner, roots: Sequence[int]) -> Backwa
             for n, kept in new:
                 known.add(n)
                 seen += [planner.entry(x) for x in kept]
+        if r.scope is not None:
+            r.builder.lose("its outputs carry gradients")
+            return None
         found = tape.record_backward(r.builder, [t for _, t in carrying], r.tape_start)
     except AutogradError:  # backward() ran inside and freed the tape: such outputs raise when asked for gradients
         del r.builder.checks[looks:]

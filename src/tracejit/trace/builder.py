@@ -28,12 +28,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tracejit.errors import InconclusiveDim
+from tracejit.ir.dim import Dim, Shape, at_least
+from tracejit.ir.dtype import int64
 from tracejit.ir.graph import param
-from tracejit.ir.node import Node, expand_to
+from tracejit.ir.node import Node, broadcast_shapes, cast, expand_to
 from tracejit.ir.op import Op
+from tracejit.ir.symint import Scope, SymInt, lifted
+from tracejit.ir.types import TensorType
 from tracejit.ops.pointwise import Pointwise, Select
 
 __all__ = ["Binding", "Check", "GraphBuilder"]
+
+
+def is_pointwise(op: Op) -> bool:
+    """Whether eager code may leave rank-0 operands of `op` unexpanded."""
+    return isinstance(op, (Pointwise, Select))
 
 
 @dataclass(slots=True)
@@ -59,7 +69,11 @@ class Check:
 class GraphBuilder:
     """The graph side of one recording."""
 
-    def __init__(self, locate: Any = None) -> None:
+    def __init__(self, locate: Any = None, scope: Scope | None = None) -> None:
+        self.scope = scope  # of a recording for all extents
+        self.unfit: str | None = None  # why it is none
+        self.views: dict[int, Op] = {}  # by id of a view, its op for all extents
+        self.rules: dict[int, Op] = {}  # by id of a tape entry, likewise
         self.bindings: dict[int, Binding] = {}
         self.params: list[Node] = []
         self.sources: list[Any] = []  # the outside tensor behind each parameter
@@ -75,10 +89,10 @@ class GraphBuilder:
 
     # -- reading
 
-    def input(self, tensor: Any, label: str) -> Node:
-        """Make an outside tensor a parameter of the graph."""
+    def input(self, tensor: Any, label: str, type: TensorType | None = None) -> Node:
+        """Make an outside tensor a parameter of the graph; of `type`, where its own is that of one call only."""
         self.lost = self.lost or id(tensor) in self.through
-        node = param(label, tensor.type)
+        node = param(label, type or tensor.type)
         self.params.append(node)
         self.sources.append(tensor)
         self.bindings[id(tensor)] = Binding(tensor, node, tensor._version.n, True)
@@ -108,7 +122,8 @@ class GraphBuilder:
             chain.append(b)
             t = t._parent
         for b in reversed(chain):
-            b.node = self._emit(b.tensor._view, [self.bindings[id(b.tensor._parent)].node])
+            view = self.views.get(id(b.tensor)) or b.tensor._view
+            b.node = self._attempt(view, [self.bindings[id(b.tensor._parent)].node], [b.tensor])
             b.seen = b.tensor._version.n
         return self.bindings[id(tensor)].node
 
@@ -116,15 +131,46 @@ class GraphBuilder:
 
     def emit(self, op: Op, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Record `op`; eager code may leave rank-0 operands of pointwise ops unexpanded, the graph may not."""
-        nodes = [self.node_of(t) for t in inputs]
-        if len(outputs) == 1 and len(nodes) > 1 and isinstance(op, (Pointwise, Select)):
-            shape = outputs[0]._array.shape
-            nodes = [expand_to(n, shape) for n in nodes]
-        made = self._emit(op, nodes)
+        made = self._attempt(op, [self.node_of(t) for t in inputs], outputs)
         for t, n in zip(outputs, made if isinstance(made, tuple) else (made,), strict=True):
             self.bindings[id(t)] = Binding(t, n, t._version.n, False)
             if t._grad_fn is not None:
                 self.places[id(t._grad_fn), t._index] = n
+
+    def _attempt(self, op: Op, nodes: Sequence[Node], outputs: Sequence[Any]) -> Any:
+        """The nodes of `outputs`; in a recording for all extents, of nothing where `op` is not for all extents."""
+        if self.scope is None:
+            return self._emit(op, self._expanded(op, nodes, outputs[0]._array.shape))
+        if self.unfit is None:
+            try:
+                if isinstance(value := getattr(op, "value", None), SymInt):
+                    return self._number(value.dim, lifted(op.type))  # type: ignore[attr-defined]
+                shape = broadcast_shapes(*(n.shape for n in nodes)) if len(nodes) > 1 and is_pointwise(op) else ()
+                return self._emit(op, self._expanded(op, nodes, shape))
+            except Exception as e:  # what the call computes is not touched by it
+                self.lose(f"{op.name}: {e}")
+        made = [param("", t.type) for t in outputs]
+        return tuple(made) if len(made) > 1 else made[0]
+
+    def _expanded(self, op: Op, nodes: Sequence[Node], shape: Shape) -> Sequence[Node]:
+        return [expand_to(n, shape) for n in nodes] if len(nodes) > 1 and is_pointwise(op) else nodes
+
+    def _number(self, dim: Dim, type: TensorType) -> Node:
+        """An extent as a value: one more than the last of so many positions."""
+        registry: Any = Op.registry
+        if not at_least(dim, 1):
+            if not at_least(-dim, 1):
+                raise InconclusiveDim(f"whether {dim} is positive depends on the symbols")
+            return Node.of(registry["neg"](), (self._number(-dim, type),))  # type: ignore[arg-type]
+        places = Node.of(registry["iota"]((dim,), 0, int64), ())
+        last = Node.of(registry["reshape"](()), (Node.of(registry["slice"]((dim - 1,), (dim,), (1,)), (places,)),))
+        one = Node.of(registry["const"](1, TensorType(int64, ())), ())
+        return expand_to(cast(Node.of(registry["add"](), (last, one)), type.dtype), type.shape)
+
+    def lose(self, why: str) -> None:
+        """This recording is not for all extents."""
+        if self.unfit is None:
+            self.unfit = f"{where}: {why}" if (where := self.locate()) else why
 
     def _emit(self, op: Op, nodes: Sequence[Node]) -> Any:
         made = Node.build(op, nodes)
@@ -154,7 +200,7 @@ class GraphBuilder:
     def rebind(self, tensor: Any, op: Op) -> Node:
         """The value of `tensor` becomes `op` of what it is, so that it is a node of its own."""
         b = self.bindings[id(tensor)]
-        b.node = self._emit(op, [self.node_of(tensor)])
+        b.node = self._attempt(op, [self.node_of(tensor)], [tensor])
         b.seen = tensor._version.n
         return b.node
 

@@ -154,7 +154,7 @@ def call_function(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[st
         if f.__qualname__ == "Tensor.item" and len(args) == 1 and not kwargs and r.is_tensor(args[0]):
             return r.item(functools.partial(plain, r, f), args[0])
         args = _with_number(r, f, args, kwargs)
-        args, kwargs = tuple(map(r.settle, args)), {k: r.settle(v) for k, v in kwargs.items()}
+        args, kwargs = tuple(map(r.hand, args)), {k: r.hand(v) for k, v in kwargs.items()}
         for a in (*args, *kwargs.values()):
             if f.__qualname__ not in _KEEPS_FUNCTIONS or r.is_tensor(a):
                 offer(r, a)

@@ -19,7 +19,7 @@ import threading
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from tracejit import config, logs
 from tracejit.codegen.kernel import kernel_ops
 from tracejit.errors import TracejitError
 from tracejit.ir.printer import to_text
+from tracejit.ir.symint import Scope
 from tracejit.runtime import dispatch
 from tracejit.runtime.forks import building
 from tracejit.runtime.interpreter import CALLABLE
@@ -36,7 +37,7 @@ from tracejit.trace.causes import ARGUMENTS, DATA, Cause
 from tracejit.trace.domain import Domain
 from tracejit.trace.entry import Direct, Front, Unsaid, make
 from tracejit.trace.explain import Explanation, History, Subject
-from tracejit.trace.key import Call, Family, describe_key, flatten
+from tracejit.trace.key import Call, Family, Shapes, describe_key, flatten, shapeless, with_symbols
 from tracejit.trace.recorder import Reason
 from tracejit.trace.recording import Recording, record
 from tracejit.trace.scalars import Memory
@@ -67,6 +68,8 @@ _OWN = frozenset(
         "lock",
         "recordings",
         "families",
+        "shapes",
+        "general",
         "memory",
         "__wrapped__",
         "__name__",
@@ -139,6 +142,7 @@ class Compiled(dispatch.Direct):
         own["front"] = Front(Compiled.__call__)
         own["recordings"] = own["refused"] = 0
         own["families"], own["memory"] = {}, Memory()
+        own["shapes"], own["general"] = {}, {}  # without their extents: `Shapes`; exact keys: what they are in general
         own["buckets"], own["fallbacks"], own["lock"] = {}, Counter[str](), Turn()
         if isinstance(function, types.FunctionType):
             functools.update_wrapper(self, function)
@@ -160,6 +164,8 @@ class Compiled(dispatch.Direct):
         call = flatten(self.domain, args, kwargs, (self.domain.modes(), id(settings)))
         wide: frozenset[Any] = self.place(call) if call.numbers else frozenset()
         bucket: Bucket | None = self.buckets.get(call.key)
+        if bucket is None and call.tensors:
+            bucket = self.place_shapes(call)
         seen: tuple[Any, ...] = ()
         why = "first call of its kind"
         if bucket is not None:
@@ -264,6 +270,35 @@ class Compiled(dispatch.Direct):
             call.key = family.key(call)
         return frozenset(family.wide)
 
+    def place_shapes(self, call: Call) -> Bucket | None:
+        """Give the call the key of all extents, if some were others before; the bucket of its key, if there is one."""
+        exact = call.key
+        if (known := self.general.get(exact)) is not None:
+            call.key, call.symbols, call.extents, call.shapes = known
+            return self.buckets.get(call.key)
+        general = shapeless(exact)
+        family = self.shapes.get(general)
+        if family is None:
+            if len(self.shapes) > 4 * _BUCKETS:
+                self.shapes.clear()
+            family = self.shapes[general] = Shapes()
+        shapes = tuple(self.domain.array(t).shape for t in call.tensors)
+        family.widen(shapes)
+        if (values := family.values(shapes)) is None:
+            return None
+        key = with_symbols(call.key, family)
+        bucket = self.buckets.get(key)
+        waiting = () if bucket is None or bucket.traces else bucket.pending
+        if any(p.symbols[name] == n for p in waiting for name, n in values.items()):
+            return None  # at these extents the recording that waits could not be told from one of them alone
+        call.key, call.symbols, call.extents = key, values, family
+        call.shapes = tuple(family.of(k, s) for k, s in enumerate(shapes))
+        if bucket is not None and bucket.traces:
+            if len(self.general) > 4 * _BUCKETS:
+                self.general.clear()
+            self.general[exact] = key, values, family, call.shapes
+        return bucket
+
     def may_not_record(self, bucket: Bucket | None, seen: tuple[Any, ...]) -> str | None:
         """Why this call is not worth recording; None where it is."""
         if (profile := sys.getprofile()) is not None and not callable(profile):
@@ -357,15 +392,20 @@ class Compiled(dispatch.Direct):
         net = not valid or bucket.astray
         bucket.recordings += 1
         self.__dict__["recordings"] += 1
+        scope = Scope(call.symbols) if call.symbols else None
         try:
             result, found = record(
-                self.domain, self.function, args, kwargs, call, self.name, net=net, memory=self.memory, wide=wide
-            )
+                self.domain, self.function, args, kwargs, call, self.name,
+                net=net, memory=self.memory, wide=wide, scope=scope,
+            )  # fmt: skip
         except Exception as e:
             self.refuse(bucket, seen, (Reason(f"it raised {type(e).__name__}", None),))
             raise
         if isinstance(found, tuple):
-            self.refuse(bucket, seen, found)
+            if scope is None:
+                self.refuse(bucket, seen, found)
+            else:
+                self.narrow(call, scope.looked or call.symbols, str(found[0]))
             return result
         self.note("recorded")
         if found.looked:  # numbers that looked like inputs and are none: the next recording has them as they are
@@ -376,7 +416,9 @@ class Compiled(dispatch.Direct):
             if earlier.outcomes != found.outcomes or earlier.inputs != found.inputs:
                 continue
             bucket.pending.remove(earlier)
-            if earlier.fingerprint != found.fingerprint:
+            if earlier.fingerprint != found.fingerprint and scope is not None:
+                self.narrow(call, call.symbols, "it does not do the same at other extents")
+            elif earlier.fingerprint != found.fingerprint:
                 self.refuse(
                     bucket, seen, (Reason("two recordings of one path differ: it depends on something unseen", None),)
                 )
@@ -386,10 +428,19 @@ class Compiled(dispatch.Direct):
             return result
         if net and confirmed.before(found.mark):
             self.install(bucket, found.seal(self.domain), seen, settings)
+        elif net and scope is not None and len(bucket.pending) >= 3:
+            self.narrow(call, call.symbols, "what it does with extents differs from call to call")
         elif net:
             bucket.pending = [*bucket.pending[-3:], found.seal(self.domain)]
         bucket.astray = not net
         return result
+
+    def narrow(self, call: Call, symbols: Iterable[str], why: str) -> None:
+        """These extents stay part of the key: a recording for all of them is not possible, or was of no use."""
+        call.extents.narrow(symbols, why)
+        self.general.clear()
+        self.buckets.pop(call.key, None)
+        self.note(f"recorded for all extents in vain: {why}")
 
     def install(self, bucket: Bucket, rec: Recording, seen: tuple[Any, ...], settings: config.Config) -> None:
         """Compile a confirmed recording."""

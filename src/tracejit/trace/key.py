@@ -7,14 +7,15 @@ containers by structure and by which of them are the same object; everything els
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracejit.ir.dim import GENERAL, Extent, Shape, Sym
 from tracejit.trace.domain import Domain
 from tracejit.trace.recorder import IMMUTABLE, bits, is_namedtuple
 
-__all__ = ["Call", "Family", "describe_key", "flatten"]
+__all__ = ["Call", "Family", "Shapes", "describe_key", "flatten", "shapeless", "with_symbols"]
 
 
 @dataclass(slots=True)
@@ -29,6 +30,9 @@ class Call:
     found: list[Any] = field(default_factory=list[Any])  # the numbers of the trace whose guards last held ...
     slots: list[Any] = field(default_factory=list[Any])  # ... and the tensors in its slots
     objects: list[Any] = field(default_factory=list[Any])  # what is in the key by identity
+    symbols: Mapping[str, int] = field(default_factory=dict[str, int])  # extents that are inputs, by symbol
+    extents: Any = None  # the `Shapes` they are from
+    shapes: tuple[Shape, ...] = ()  # of its tensors, with these symbols; empty where there are none
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -66,6 +70,88 @@ class Family:
         """These arguments were looked at."""
         self.wide.difference_update(looked)
         self.exact.update(looked)
+
+
+class Name(str):
+    """A symbol in a key."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+@dataclass(slots=True)
+class Shapes:
+    """The calls that differ in extents only: which of them are symbols.
+
+    An extent that was another one before is a symbol; extents that were equal in every call share one.
+    """
+
+    seen: list[tuple[tuple[int, ...], ...]] = field(default_factory=list[tuple[tuple[int, ...], ...]])
+    exact: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])  # axis -> why it is no symbol
+    symbols: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
+
+    def widen(self, shapes: tuple[tuple[int, ...], ...]) -> None:
+        """Take note of the shapes of a call."""
+        if shapes in self.seen or len(self.seen) >= 16:
+            return
+        if self.seen and any(n < GENERAL and n != m for a, b in zip(shapes, self.seen[0]) for n, m in zip(a, b)):
+            return  # 0 and 1 are calls of their own
+        self.seen.append(shapes)
+        names: dict[tuple[int, ...], str] = {}
+        for k, shape in enumerate(shapes):
+            for axis in range(len(shape)):
+                values = tuple(s[k][axis] for s in self.seen)
+                if (k, axis) not in self.exact and len(set(values)) > 1:
+                    self.symbols[k, axis] = names.setdefault(values, f"n{k}_{axis}")
+
+    def narrow(self, names: Iterable[str], why: str) -> None:
+        """These symbols are not worth having."""
+        for at in [at for at, name in self.symbols.items() if name in set(names)]:
+            del self.symbols[at]
+            self.exact[at] = why
+
+    def values(self, shapes: tuple[tuple[int, ...], ...]) -> dict[str, int] | None:
+        """The values of the symbols; None where there are none, or some are 0 or 1, or not what they were."""
+        out: dict[str, int] = {}
+        for (k, axis), name in self.symbols.items():
+            if out.setdefault(name, n := shapes[k][axis]) != n or n < GENERAL:
+                return None
+        return out or None
+
+    def of(self, k: int, shape: Sequence[int]) -> tuple[Extent, ...]:
+        """The shape of tensor k with symbols."""
+        return tuple(Sym(self.symbols[k, a], n) if (k, a) in self.symbols else n for a, n in enumerate(shape))
+
+
+def shapeless(part: Any) -> Any:
+    """A key without the extents of its tensors; those that carry a gradient or do not lie row by row keep them."""
+    return _reshaped(part, lambda k, shape: (len(shape),))
+
+
+def with_symbols(part: Any, shapes: Shapes) -> Any:
+    """A key with symbols for extents."""
+    return _reshaped(part, lambda k, shape: tuple(Name(d) if isinstance(d, Sym) else d for d in shapes.of(k, shape)))
+
+
+def _reshaped(part: Any, shape: Callable[[int, tuple[int, ...]], tuple[Any, ...]]) -> Any:
+    if type(part) is not tuple:
+        return part
+    match part:
+        case ("T", k, (cls, dtype, extents, strides, *rest), None, hooks) if strides == _row_major(extents, dtype):
+            return ("T", k, (cls, dtype, shape(k, extents), None, *rest), None, hooks)
+        case ("T", *_):
+            return part
+        case _:
+            return tuple([_reshaped(p, shape) for p in part])
+
+
+def _row_major(shape: Sequence[int], dtype: Any) -> tuple[int, ...]:
+    out: list[int] = []
+    step = dtype.itemsize
+    for n in reversed(shape):
+        out.append(step)
+        step *= n
+    return tuple(reversed(out))
 
 
 def _argument(at: int | str, x: Any, domain: Domain, call: Call, seen: dict[int, int]) -> Any:

@@ -64,7 +64,8 @@ def wrapped(r: Recorder, f: Any, result: Callable[[Any], Any] = lambda v: v) -> 
 def _len(r: Recorder, x: Any) -> Any:
     if r.is_tensor(x):
         r.touch(x)
-        return plain(r, len, x)
+        shape = r.shape_of(x)
+        return plain(r, len, x) if shape is None else shape[0]
     t = type(x)
     if (
         t in IMMUTABLE

@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from tracejit.ir.symint import SymInt
 from tracejit.trace.attributes import CONTAINERS, Function, is_base, is_number, offer, old_iterator, plain
 from tracejit.trace.domain import is_library
 from tracejit.trace.iteration import iterate
@@ -166,6 +167,11 @@ def compare(operands: tuple[Any, Any, Callable[[Any, Any], Any]]) -> Any:
     return op(a, b) if r is None else apply_compare(r, a, b, op)
 
 
+def is_shape(x: Any) -> bool:
+    """Whether x is a tuple of extents."""
+    return isinstance(x, tuple) and bool(x) and all(type(d) is SymInt or type(d) is int for d in x)  # pyright: ignore[reportUnknownVariableType]
+
+
 def apply_compare(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> Any:
     """a op b for the six comparisons."""
     if (type(a) in OPAQUE or type(b) in OPAQUE) and (value := of_opaque(r, a, b, op)) is not ABSENT:
@@ -174,6 +180,8 @@ def apply_compare(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) ->
     ta, tb = type(a), type(b)
     if ta in IMMUTABLE and tb in IMMUTABLE:
         return op(a, b)
+    if is_shape(a) and is_shape(b):
+        return op(a, b)  # extents note what they are compared with
     if is_number(r, a) and is_number(r, b):
         for x in (a, b):
             if r.is_tensor(x):
@@ -317,12 +325,14 @@ def load_item(operands: tuple[Any, Any]) -> Any:
 
 def item(r: Recorder, x: Any, key: Any) -> Any:
     """x[key]"""
-    x, key = r.reveal(x), r.reveal(key)
+    x = r.reveal(x)
     t = type(x)
     if r.is_tensor(x):
+        key = r.hand(key)
         offer(r, key)
         r.touch(x)
         return plain(r, operator.getitem, x, key)
+    key = r.reveal(key)
     if (
         t is tuple
         or t in IMMUTABLE

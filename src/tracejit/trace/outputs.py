@@ -19,6 +19,7 @@ import numpy as np
 
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
+from tracejit.passes.bind import bound_op
 from tracejit.trace.attributes import instance_dict
 from tracejit.trace.domain import Array, Domain
 from tracejit.trace.key import Call
@@ -197,8 +198,8 @@ class Plan:
                     made.append(domain.get_grad(made[e.of]))
                 case Value():
                     made.append(e.value)
-                case View():
-                    made.append(e)  # built later: it wants its base's place on the tape
+                case View():  # built later: it wants its base's place on the tape
+                    made.append(bound_op(e.op, call.symbols) if call.symbols else e.op)
                 case Built() | Instance() | Computed():
                     made.append(e)
         return made
@@ -208,7 +209,7 @@ class Plan:
         stand on."""
         for i, e in enumerate(self.entries):
             if isinstance(e, View):
-                made[i] = domain.view(made[e.base], e.op, e.taped)
+                made[i] = domain.view(made[e.base], made[i], e.taped)
             elif isinstance(e, Instance):
                 made[i] = e.build(made)
             elif isinstance(e, Computed):
@@ -405,7 +406,7 @@ class Planner:
             base = self.tensor_entry(parent)
             if domain.get_grad(x) is not None:
                 r.refuse("returns a view with a gradient of its own")
-            return self.add(x, View(base, op, domain.needs_grad(x)))
+            return self.add(x, View(base, r.builder.views.get(id(x)) or op, domain.needs_grad(x)))
         g = domain.get_grad(x)
         self.outputs.append(r.builder.node_of(x))
         leaf = domain.needs_grad(x) and not domain.has_tape(x)

@@ -24,15 +24,18 @@ from typing import Any
 import numpy as np
 
 from tracejit import config
+from tracejit.ir.dim import Dim
 from tracejit.ir.dtype import DType, bool_, default, float32, float64, int64
 from tracejit.ir.node import Node, cast, common_dtype
 from tracejit.ir.op import Op
+from tracejit.ir.symint import Scope, SymInt
 from tracejit.ir.types import TensorType
 from tracejit.ops.control import StopGradient
 from tracejit.trace.builder import GraphBuilder
 from tracejit.trace.domain import Domain
 from tracejit.trace.journal import Journal
 from tracejit.trace.scalars import (
+    EXACT,
     LARGEST,
     OPAQUE,
     RAISING,
@@ -169,14 +172,17 @@ def directly(f: Callable[..., Any], *args: Any) -> Any:
 class Recorder:
     """An open recording. Hooks and the Tensor layer write to it; `tree.py` reads it when the call is over."""
 
-    def __init__(self, domain: Domain, memory: Memory | None = None) -> None:
+    def __init__(self, domain: Domain, memory: Memory | None = None, scope: Scope | None = None) -> None:
         self.domain = domain
+        self.scope = scope  # of a recording for all extents
+        if scope is not None:
+            scope.place = self._extent_place
         self.memory = memory or Memory()
         self.numbers = Tape()
         self.number_params: dict[int, tuple[Any, Node]] = {}  # place on the tape -> (tensor, parameter)
         self.looked: set[Any] = set()  # inputs that were looked at
         self.journal = Journal()
-        self.builder = GraphBuilder(where)
+        self.builder = GraphBuilder(where, scope)
         self.tape_start = domain.tape.position()  # tape entries with a smaller `seq` were made outside
         # How hooks call: `calls.call`, set while the recording is open.
         self.invoke: Callable[..., Any] = plainly
@@ -320,8 +326,38 @@ class Recorder:
         """A number argument as an input."""
         return self.numbers.opaque(self.numbers.put(("argument", where), Source("argument", None, where), value))
 
+    # -- extents, in a recording for all of them
+
+    def shape_of(self, tensor: Any) -> tuple[int, ...] | None:
+        """The shape of a tensor whose extents may be others in other calls, as ints that know it; None: it has none."""
+        b = self.builder.bindings.get(id(tensor))
+        if self.scope is None or b is None or b.node.type.is_static:
+            return None
+        return tuple(map(self.scope.int_of, b.node.shape))
+
+    def _extent_place(self, dim: Dim, value: int) -> int:
+        return self.numbers.put(("extent", dim), Source("extent", None, dim), value)
+
+    def hand(self, x: Any) -> Any:
+        """x, about to be handed to the library, which knows what to do with extents: `settle` for all else."""
+        if type(x) in OPAQUE:
+            return x if type(x) is SymInt else self.reveal(x)
+        if type(x) in (list, dict, tuple, slice) or is_namedtuple(type(x)):
+            return plain_numbers(x, {}, lambda v: v if type(v) is SymInt else self.reveal(v))
+        return x
+
+    # -- what is computed from numbers
+
     def scalar(self, f: Callable[..., Any], *operands: Any) -> Any:
         """f of numbers, some of them opaque: to be computed again in every call. A bool is guarded."""
+        if any(type(x) is SymInt for x in operands) and f in EXACT:
+            if f is int:
+                return operands[0]
+            if all(type(x) is SymInt or type(x) is int or type(x) is bool for x in operands):
+                return f(*operands)
+        is_quotient = f is operator.floordiv and type(operands[0]) is SymInt and type(operands[1]) is int
+        if is_quotient and (exact := operands[0].divided(operands[1])) is not None:
+            return exact
         if any(type(x) in OPAQUE and x.ref < 0 for x in operands):
             if f in SAFE or f in RAISING or f in (round, min, max):
                 return self._deferred(f, operands)
@@ -500,7 +536,7 @@ class Recorder:
     def shallow(self, x: Any) -> None:
         """C code reads the elements of builtin container x, not what is inside them."""
         t = type(x)
-        if t is tuple or t in IMMUTABLE:
+        if t is tuple or t in IMMUTABLE or is_namedtuple(t):
             return
         self.journal.whole.add(id(x))
         for v in self.journal.hidden.pop(id(x), ()):
@@ -750,6 +786,8 @@ class Recorder:
         """x as a plain number: its value becomes a check."""
         if type(x) not in OPAQUE:
             return x
+        if type(x) is SymInt:
+            return x.looked(f"Python looks at it at {where()}")
         value = plain_number(x)
         if not x.seen:
             x.seen = True
@@ -787,6 +825,9 @@ class Recorder:
     def _look(self, kind: str, tensor: Any) -> None:
         node = self.builder.node_of(tensor)
         if is_constant(node):
+            return
+        if not node.type.is_static:
+            self.builder.lose("Python reads the elements of a tensor whose extents change")
             return
         array = self.domain.array(tensor)
         if array.size == 1 and kind != "tolist":

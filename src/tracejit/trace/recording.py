@@ -13,6 +13,7 @@ import numpy as np
 from tracejit import config
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
+from tracejit.ir.symint import Condition, Scope
 from tracejit.runtime.forks import building
 from tracejit.trace import confirmed, replay
 from tracejit.trace.backward import Backward, plan_backward
@@ -73,6 +74,8 @@ class Recording:
     inputs: frozenset[Any]  # which numbers are
     looked: frozenset[Any]  # which of them were looked at: not worth another recording like this
     held: tuple[Any, ...]  # tensors that nobody else may keep: constants the library made, the generator's state
+    symbols: Mapping[str, int]  # extents that are inputs, as they were
+    conditions: tuple[Condition, ...]  # what was found of them
     link: Link
     graph: Graph  # parameters and cotangents -> outputs, updates, checks and gradients
     fingerprint: str  # equal for two recordings of one path of a deterministic function
@@ -99,6 +102,8 @@ class Recording:
             for i, t in enumerate(call.tensors):
                 if id(t) in self.outside and all(i != j for j, _ in self.identities):
                     return f"tensor argument {i} is also known by another name"
+        if (found := next((c for c in self.conditions if not c.holds(call.symbols)), None)) is not None:
+            return f"extents are others: not {found}"
         if self.slots and (why := self.find_slots(call)) is not None:
             return why
         assert self.guard is not None
@@ -155,15 +160,17 @@ def record(
     net: bool = True,
     memory: Memory | None = None,
     wide: Container[Any] = (),
+    scope: Scope | None = None,
 ) -> tuple[Any, Recording | tuple[Reason, ...]]:
     """Run f once, recorded: (its result, the recording or the reasons against it). What f raises comes out.
 
     `wide` are the number arguments that are inputs; `memory` says which other numbers are.
+    `scope` has the symbols of the call's extents, where it is recorded for all of them.
     Without `net`, Python code that no hook saw goes unnoticed: only to be compared with a recording that had it.
     """
-    r = Recorder(domain, memory)
+    r = Recorder(domain, memory, scope)
     for i, t in enumerate(call.tensors):
-        r.builder.input(t, f"a{i}")
+        r.builder.input(t, f"a{i}", None if scope is None else t.type.with_shape(call.shapes[i]))
         r.arguments.add(id(t))
     for c in call.containers:
         r.guarded[id(c)] = c
@@ -180,6 +187,8 @@ def record(
         r.refuse("leaves the grad mode changed")
     if config.current() is not settings:
         r.refuse("leaves the configuration changed")
+    if scope is not None and (scope.looked or r.builder.unfit):
+        r.refuse(r.builder.unfit or next(iter(scope.looked.values())))
     if r.reasons:
         return _only_ours(r, result), tuple(r.reasons)
     try:
@@ -189,6 +198,10 @@ def record(
         _log.exception("recording %s could not be closed", name)
         r.refuse(f"internal error: {type(e).__name__}: {e}")
         closed = None
+    if scope is not None:
+        if scope.looked or r.builder.unfit:
+            r.refuse(r.builder.unfit or next(iter(scope.looked.values())))
+        scope.is_open = False
     return _only_ours(r, result), closed if closed is not None and not r.reasons else tuple(r.reasons)
 
 
@@ -242,9 +255,11 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
     sources, owners = _sources(r, call, tensors, reachable, link)
     ends = (*planner.outputs, *(n for _, n in updates), *(c.node for c in builder.checks))
     graph = Graph(name, (*params, *cotangents), (*ends, *(() if backward is None else backward.gradients)))
+    conditions = () if r.scope is None else tuple(r.scope.conditions)
     digest = mark = ""
     if not r.reasons:
         places = f"{graph.fingerprint} {grads} {[position[id(t)] for t, _ in updates]} {root} "
+        places += f"{sorted(map(str, conditions))} "
         places += replay.signature(deeds) + ("" if backward is None else backward.signature())
         digest = f"{places} {planner.signature(id)} {r.numbers.signature(id)} {_slots_text(r, id)}"
         at = Ordinals()
@@ -276,6 +291,8 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
         inputs=frozenset(k for k, at in r.numbers.known.items() if isinstance(r.numbers.entries[at], Source)),
         looked=frozenset(r.looked),
         held=tuple(t for t in tensors if id(t) not in kept),
+        symbols=call.symbols,
+        conditions=tuple(conditions),
         link=link,
         graph=graph,
         fingerprint=digest,

@@ -15,11 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracejit.ir.dim import substitute
 from tracejit.ir.node import Node
+from tracejit.ir.symint import SymInt
 
 __all__ = [
-    "FUNCTIONS", "OPAQUE", "RAISING", "SAFE", "Memory", "Numbers", "Opaque", "OpaqueInt", "OpaqueText", "Recipe",
-    "Source", "Tape", "leaves", "made_of", "plain_number", "reader",
+    "EXACT", "FUNCTIONS", "OPAQUE", "RAISING", "SAFE", "Memory", "Numbers", "Opaque", "OpaqueInt", "OpaqueText",
+    "Recipe", "Source", "Tape", "leaves", "made_of", "plain_number",
+    "reader",
 ]  # fmt: skip
 
 Number = int | float
@@ -68,7 +71,12 @@ class Recipe:
     raises: bool  # for some operands
 
 
-OPAQUE: frozenset[type] = frozenset((Opaque, OpaqueInt, OpaqueText))
+OPAQUE: frozenset[type] = frozenset((Opaque, OpaqueInt, OpaqueText, SymInt))
+# What the extents of a call do by themselves, noting what they are asked.
+_COMPARED = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+_SUMS = (operator.add, operator.sub, operator.mul, operator.iadd, operator.isub, operator.imul)
+_OTHERS = (operator.neg, operator.pos, operator.mod, bool, int, abs, min, max)
+EXACT: frozenset[Any] = frozenset((*_COMPARED, *_SUMS, *_OTHERS))
 # Pure functions of numbers, beside the operators.
 FUNCTIONS: frozenset[Any] = frozenset(
     [
@@ -97,7 +105,7 @@ def plain_number(x: Any) -> Any:
     t = type(x)
     if t is Opaque:
         return float.__float__(x)
-    return int.__int__(x) if t is OpaqueInt else str.__str__(x) if t is OpaqueText else x
+    return int.__int__(x) if t is OpaqueInt or t is SymInt else str.__str__(x) if t is OpaqueText else x
 
 
 def made_of(value: Any, recipe: Recipe) -> Any:
@@ -262,6 +270,8 @@ def reader(source: Source, watch: Callable[[Any], Any]) -> Callable[[Any], Any]:
     key = source.key
     if source.kind == "argument":
         return lambda call: call.numbers[key]
+    if source.kind == "extent":
+        return lambda call: substitute(key, call.symbols)
     owner = watch(source.owner)
     read = _READ[source.kind]
     return lambda call: read(owner(), key)

@@ -6,15 +6,16 @@ each. How wide a vector is depends on what is done with it: two registers, or mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from tracejit.codegen.kernel import Kernel, Load, Stage, extent, scalars
+from tracejit.codegen.extents import Values, number
+from tracejit.codegen.kernel import Kernel, Load, Stage, scalars
 from tracejit.codegen.lanes import is_close, step
 from tracejit.codegen.llvm import vectormath
-from tracejit.ir.dim import Extent, product, substitute, typical
+from tracejit.ir.dim import Extent, product, typical
 from tracejit.ir.index import Axis
 from tracejit.ir.node import Node
 
@@ -27,7 +28,7 @@ DEEP = 4096  # sums of columns side by side: half a first-level cache
 PAGE = 4096
 
 
-def launch(kernel: Kernel, bits: int, values: Mapping[str, int]) -> Launch:
+def launch(kernel: Kernel, bits: int, values: Values) -> Launch:
     """How `kernel` is cut, for vector registers of `bits` bits, where its symbols have these values."""
     return Cut(kernel, bits).launch(values)
 
@@ -150,17 +151,17 @@ class Cut:
             return {k: (b.size + 1) * (self.width * b.dtype.itemsize) for k, b in buffers.items()}
         return {k: (b.size + self.width) * b.dtype.itemsize for k, b in buffers.items()}
 
-    def launch(self, values: Mapping[str, int]) -> Launch:
+    def launch(self, values: Values) -> Launch:
         """Units, grain and scratch, where the kernel's symbols have these values."""
 
         def count(axes: Iterable[Axis]) -> int:
-            return prod(extent(substitute(a.extent, values)) for a in axes)
+            return prod([number(a.extent, values) for a in axes])
 
         length = count(self.vector)
         chunks = -(-length // self.chunk) if self.vector else 1
         inner = sum(count(s.axes) for s in self.kernel.stages)
         work = inner * min(self.chunk, round_up(length, self.width)) if self.vector else inner
-        scratch = sum(round_up(extent(substitute(n, values)), 64) for n in self.rows.values())
+        scratch = sum(round_up(number(n, values), 64) for n in self.rows.values())
         return Launch(count(self.rest) * chunks, max(1, 8192 // max(1, work)), scratch)
 
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tracejit.codegen.extents import Values, solver, special
+from tracejit.codegen.extents import Values, solver, special, symbolic_shapes
 from tracejit.codegen.llvm import plan as plans
 from tracejit.codegen.llvm.native import Native, assemble, lay_out
 from tracejit.codegen.result import Checks, Miss
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Family"]
 
 KEEP = 64  # sets of extents whose numbers are kept
+LARGE = 1 << 18  # bytes of an arena worth sharing between sets of extents
 CLASSES = 8  # classes of special extents whose code is kept for more
 Key = tuple[tuple[str, int], ...]
 
@@ -46,8 +47,9 @@ class Family:
         self.graph, self.updates, self.checks, self.optimize = graph, updates, checks, optimize
         self.known: dict[Key, Native] = {}
         self.compilations = 0
-        self._solve = solver(graph)
+        self._solve, self._shapes = solver(graph), symbolic_shapes(graph)
         self._made: dict[Key, _Member] = {}
+        self._latest: Native | None = None
         self._lock = threading.Lock()
 
     @property
@@ -69,11 +71,14 @@ class Family:
                 self.known[key] = executable
                 while len(self.known) > KEEP:
                     del self.known[next(iter(self.known))]
+        before, self._latest = self._latest, executable
+        if before is not None and before is not executable and before.arena_bytes > LARGE:
+            before.rest()
         return executable(arrays)
 
     def _member(self, values: Values) -> Native:
         """The graph for these extents: planned anew, over code that is there, or compiled."""
-        pinned = special(self.graph, values)
+        pinned = special(self._shapes, values)
         while True:
             class_ = tuple(pinned.items())
             if class_ not in self._made:

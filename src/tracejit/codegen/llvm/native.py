@@ -134,6 +134,17 @@ class Native:
 
         return segments.kernels_text({k: segments.symbol_of(k) for k in self.kernels}, engine.vector_bits())
 
+    @property
+    def arena_bytes(self) -> int:
+        """Of memory that a call needs beside its arrays."""
+        return sum(p.arena_bytes for p in self._parts if isinstance(p, Program))
+
+    def rest(self) -> None:
+        """Keep no memory between calls, until the next one."""
+        for p in self._parts:
+            if isinstance(p, Program):
+                p.rest()
+
     # ------------------------------------------------------------ call
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[Array, ...] | Miss:

@@ -10,16 +10,16 @@ from hashlib import sha256
 import numpy as np
 
 from tracejit.codegen import arena
-from tracejit.codegen.extents import Values, number
+from tracejit.codegen.extents import Values, count, number
 from tracejit.codegen.kernel import Kernel
 from tracejit.codegen.llvm import emit, library, vectormath
+from tracejit.codegen.llvm.cut import Cut
 from tracejit.codegen.llvm.layout import Copy, Layout, Place, SavedCopy, StepLike, is_host
 from tracejit.codegen.llvm.loop import Body, nbytes
 from tracejit.codegen.llvm.plan import Host, Plan, Segment
 from tracejit.codegen.llvm.text import Module
 from tracejit.codegen.result import Checks
 from tracejit.codegen.schedule import Call, Launch
-from tracejit.ir.dim import product
 from tracejit.ir.graph import Graph, param
 from tracejit.ir.node import Node
 from tracejit.ir.types import TensorType, TupleType
@@ -37,6 +37,7 @@ class Code:
     def __init__(self, layout: Layout, bits: int) -> None:
         self.bits = bits
         self.symbols = {k: symbol_of(k) for k in kernels_of(layout)}
+        self.cuts = {k: Cut(k, bits) for k in self.symbols}
         self.known: dict[str, engine.Object] = {}  # by text
 
     @cached_property
@@ -143,7 +144,7 @@ class _Planner:
                 for n in (*s.writes, *s.reads):
                     if n not in home:
                         first = life[n].first if n in life else i
-                        life[n] = arena.Lifetime(number(product(n.shape), self.values) * n.dtype.itemsize, first, i)
+                        life[n] = arena.Lifetime(count(n.shape, self.values) * n.dtype.itemsize, first, i)
             offsets, self.arena[k] = arena.place(life)
             self.offsets |= offsets
         self.saved = sorted(
@@ -200,7 +201,7 @@ class _Planner:
         return [self.kernel(s.launch.kernel, [origin, place(s.target)])]
 
     def kernel(self, kernel: Kernel, operands: Sequence[Arg]) -> Step:
-        cut = emit.launch(kernel, self.code.bits, self.values)
+        cut = self.code.cuts[kernel].launch(self.values)
         args = (*operands, *(Int(self.values[name]) for name in kernel.symbols))
         return Step(0, args, cut.units, cut.grain, cut.scratch, self.code.symbols[kernel], cut.units > cut.grain)
 

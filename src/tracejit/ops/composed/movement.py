@@ -366,7 +366,7 @@ def split(x: Value, split_size_or_sections: int | Sequence[int], dim: int = 0) -
         size = split_size_or_sections
         if size < 0 or (size == 0 and n != 0):
             raise OpError(f"split of {x.type} into pieces of {size}: wanted a positive size")
-        sizes = [min(size, n - at) for at in range(0, n, size)] if n else [0]
+        sizes = [min(size, n - at) for at in range(0, int(n), size)] if n else [0]
     else:
         sizes = list(split_size_or_sections)
         if sum(sizes) != n or any(s < 0 for s in sizes):
@@ -406,7 +406,7 @@ def unbind(x: Value, dim: int = 0) -> tuple[Any, ...]:
     """The slices of x along `dim`."""
     if not rank(x):
         raise OpError(f"unbind of {x.type}: wanted rank 1 or more")
-    return tuple(select(x, dim, i) for i in range(x.type.shape[axis_of(dim, rank(x))]))
+    return tuple(select(x, dim, i) for i in range(int(x.type.shape[axis_of(dim, rank(x))])))
 
 
 # --- flips, rolls, pads --------------------------------------------------------------------------------------------
