@@ -188,6 +188,64 @@ def ordered_dict_move_to_end(T, jit, r):
 
 
 @attack()
+def ordered_dicts_in_every_way(T, jit, r):
+    d = collections.OrderedDict(a=1.0, b=2.0, c=3.0)
+    c = collections.Counter(a=1, b=2)
+    text = lambda pairs: sum((k + 1) * ord(n[0]) for k, (n, _) in enumerate(pairs))
+    fold = lambda x, values: functools.reduce(lambda t, v: t * 2 + v, values, x)
+    out = {"z": 0.0}
+    x = T.tensor([1.0])
+    for body in (
+        lambda x: fold(x, d.values()),
+        lambda x: fold(x, list(d.values())),
+        lambda x: fold(x, dict(d).values()),
+        lambda x: fold(x, {**d, "q": 9.0}.values()),
+        lambda x: x + text(d.items()),
+        lambda x: x + text(list(d.items())),
+        lambda x: x + ord(list(d)[0]) + ord(next(iter(d))),
+        lambda x: x + ord(next(reversed(d))),
+        lambda x: x + text(zip(d, d.values())),
+        lambda x: fold(x, [v for v in d.values()]),
+        lambda x: x + len(str(d)) + ord(str(d)[14]),
+        lambda x: fold(x, collections.OrderedDict(d).values()),
+        lambda x: fold(x, d.copy().values()),
+        lambda x: fold(x, (d | {"w": 1.0}).values()),
+        lambda x: (lambda **k: fold(x, k.values()))(**d),
+        lambda x: x * (2 if d == collections.OrderedDict(a=1.0, b=2.0, c=3.0) else 3),
+        lambda x: x + sum(i * v for i, v in enumerate(d.values())) + c.most_common(1)[0][1],
+        lambda x: out.update(d) or fold(x, out.values()),
+    ):
+        f = jit(body)
+        for name in ("", "a", "b"):
+            if name:
+                d.move_to_end(name)
+            warm(r, f, x)
+            out.clear()
+            out["z"] = 0.0
+        d.move_to_end("a", last=False)
+        r(f(x))
+        d.move_to_end("b")
+        d.move_to_end("c")
+        r(f(x))
+
+
+@attack()
+def ordered_dict_popped_and_cycled_inside(T, jit, r):
+    d = collections.OrderedDict((str(k), float(k)) for k in range(20))
+
+    def f(x):
+        k, v = d.popitem(last=False)
+        d[k] = v + 1
+        d.move_to_end("5")
+        return x * v + next(iter(d.values()))
+
+    f = jit(f)
+    for _ in range(8):
+        r(f(T.tensor([1.0])))
+        r(list(d.items()))
+
+
+@attack()
 def string_formatting_reads_attributes(T, jit, r):
     o = O()
     o.name = "ab"

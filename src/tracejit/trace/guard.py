@@ -23,7 +23,7 @@ import marshal
 import sys
 import types
 import weakref
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -35,7 +35,7 @@ from tracejit.runtime import guards, store
 from tracejit.runtime.guards import DROP, Chunk, Table
 from tracejit.trace.causes import Cause, advice
 from tracejit.trace.domain import Anatomy, Domain
-from tracejit.trace.recorder import ABSENT, IMMUTABLE, Cell, bits, describe, stamp_of
+from tracejit.trace.recorder import ABSENT, IMMUTABLE, Cell, bits, describe, items_of, stamp_of
 from tracejit.trace.scalars import count_state
 
 __all__ = ["Guard", "Row", "build", "same_value"]
@@ -162,7 +162,7 @@ class _Text:
             "hooks_of": domain.get_hooks,
             "stamp_of": stamp_of,
         }
-        self.names |= {"token": abc.get_cache_token, "contents": contents, "items": dict.items, "length": dict.__len__}
+        self.names |= {"token": abc.get_cache_token, "contents": contents, "items": items_of, "length": dict.__len__}
         self.on_death = on_death
         self.refs: dict[int, tuple[Any, str, bool]] = {}  # id -> (weakref or object, name, weak)
         self.loaded: dict[int, str] = {}  # owners already in a local
@@ -426,6 +426,8 @@ def _namespace(c: Cell, domain: Domain) -> Reader:
 def _dict(c: Cell, domain: Domain) -> Reader | None:
     # Where a key is compared by code of its own, the entry may change though nothing is written.
     if c.kind in ("item", "has") and type(c.key) not in IMMUTABLE and type(c.key).__hash__ is not object.__hash__:
+        return None
+    if c.kind == "dict" and isinstance(c.owner, OrderedDict):  # its order is not in the dict
         return None
     return lambda o, kept: None if (chunk := guards.dict_chunk(o)) is None else (chunk,)
 

@@ -964,9 +964,14 @@ def kind_of(x: Any) -> str | None:
     return "dict" if isinstance(x, dict) else "list" if isinstance(x, list) else _KINDS.get(type(x))
 
 
+def items_of(x: dict[Any, Any]) -> Any:
+    """The entries of a dict in order; an OrderedDict keeps its own, which move_to_end changes and nothing else shows."""
+    return OrderedDict.items(x) if isinstance(x, OrderedDict) else dict.items(x)
+
+
 def elements(x: Any) -> Any:
     """The value of that cell."""
-    return tuple(dict.items(x)) if isinstance(x, dict) else bytes(x) if type(x) is bytearray else tuple(x)
+    return tuple(items_of(x)) if isinstance(x, dict) else bytes(x) if type(x) is bytearray else tuple(x)
 
 
 def is_plain_key(key: Any) -> bool:

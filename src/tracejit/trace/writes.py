@@ -28,7 +28,17 @@ from tracejit.trace.attributes import (
 from tracejit.trace.domain import is_library
 from tracejit.trace.iteration import iterate
 from tracejit.trace.journal import Effect
-from tracejit.trace.recorder import ABSENT, IMMUTABLE, Recorder, active, describe, elements, is_namedtuple, kind_of
+from tracejit.trace.recorder import (
+    ABSENT,
+    IMMUTABLE,
+    Recorder,
+    active,
+    describe,
+    elements,
+    is_namedtuple,
+    items_of,
+    kind_of,
+)
 from tracejit.trace.scalars import OPAQUE, count_state, plain_number
 
 _MOST = 256  # effects of one call
@@ -299,7 +309,7 @@ def _mutate_dict(r: Recorder, x: dict[Any, Any], name: str, args: tuple[Any, ...
         for a in args:
             if isinstance(a, dict):
                 r.shallow(a)
-                pairs += [(k, r.read("item", a, k, v)) for k, v in dict.items(a)]
+                pairs += [(k, r.read("item", a, k, v)) for k, v in items_of(a)]
             else:
                 pairs += [tuple(iterate(pair)) for pair in iterate(a)]
         for k, v in (*pairs, *kwargs.items()):
