@@ -24,6 +24,7 @@ from tracejit.trace.recorder import (
     Recorder,
     active,
     describe,
+    instance_dict,
     is_namedtuple,
 )
 from tracejit.trace.scalars import OPAQUE
@@ -261,15 +262,6 @@ def instance_attribute(r: Recorder, x: Any, t: type, name: str, raw: Any = None)
     if fallback is not ABSENT:
         return _odd(r, x, name)
     return missing(r, x, name)
-
-
-def instance_dict(x: Any) -> dict[str, Any] | None:
-    """The __dict__ of an object, found without running user code."""
-    for c in type(x).__mro__:
-        raw = c.__dict__.get("__dict__")
-        if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
-            return raw.__get__(x)
-    return None
 
 
 def missing(r: Recorder, x: Any, name: str) -> Any:

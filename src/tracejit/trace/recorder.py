@@ -262,7 +262,7 @@ class Recorder:
     def cell(self, kind: str, owner: Any, key: Any, value: Any) -> Any:
         """Record a fact, the first time it is read; returns `value`."""
         kind, owner, k = self.locate(kind, owner, key)
-        if k not in self.cells and k not in self.journal.written:
+        if k not in self.cells and not self.written(kind, owner, key):
             self.cells[k] = Cell(kind, owner, key, value, where() if kind in _SHOWN else None)
             self.keep.append((owner, key, value))
         return value
@@ -273,19 +273,20 @@ class Recorder:
         if named and (holder := self.dict_owner.get(id(owner))) is not None:
             # Guard through the object: its __dict__ is not kept.
             kind, owner = ("ivar" if kind == "item" else "ivars"), holder
-        if kind in ("item", "has") and (type(key) is tuple or type(key) in IMMUTABLE) and is_plain_key(key):
-            return kind, owner, (kind, id(owner), key)  # by its value, as the dict has it: 1 is True is 1.0
         return kind, owner, (kind, id(owner), (type(key), key) if type(key) in IMMUTABLE else id(key))
+
+    def written(self, kind: str, owner: Any, key: Any) -> bool:
+        """Whether the recording wrote a fact itself, so that it knows it."""
+        return bool(self.journal.written) and place_of(kind, owner, key) in self.journal.written
 
     # -- numbers
 
     def read(self, kind: str, owner: Any, key: Any, value: Any) -> Any:
         """A fact whose value the recorded code goes on with: what was written there, or else a `cell`, or an input
         where it is a number that changed."""
+        if self.written(kind, owner, key):
+            return self.journal.written[place_of(kind, owner, key)]
         at, holder, k = self.locate(kind, owner, key)
-        written = self.journal.written
-        if k in written:
-            return written[k]
         t = type(value)
         if not self.is_old(owner):
             return value
@@ -972,6 +973,25 @@ def items_of(x: dict[Any, Any]) -> Any:
 def elements(x: Any) -> Any:
     """The value of that cell."""
     return tuple(items_of(x)) if isinstance(x, dict) else bytes(x) if type(x) is bytearray else tuple(x)
+
+
+def instance_dict(x: Any) -> dict[str, Any] | None:
+    """The __dict__ of an object, found without running user code."""
+    for c in type(x).__mro__:
+        raw = c.__dict__.get("__dict__")
+        if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            return raw.__get__(x)
+    return None
+
+
+def place_of(kind: str, owner: Any, key: Any) -> tuple[Any, ...]:
+    """The name of a fact that is the same by whatever way it is read: an attribute is an entry of its object's
+    __dict__, and a dict's entry is one under all keys that are equal: 1, True and 1.0."""
+    if kind == "ivar" and (space := instance_dict(owner)) is not None:
+        return ("item", id(space), key)
+    if kind in ("item", "has") and is_plain_key(key):
+        return ("item", id(owner), key)
+    return (kind, id(owner), (type(key), key) if type(key) in IMMUTABLE else id(key))
 
 
 def is_plain_key(key: Any) -> bool:

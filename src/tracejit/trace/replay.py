@@ -112,7 +112,7 @@ def steady(r: Recorder, deeds: Sequence[Deed], link: Callable[[Any], None]) -> S
     if r.reasons or not any(d.f in CALLBACKS for d in deeds):
         return None
     journal = r.journal
-    cells = [c for k, c in r.cells.items() if k not in journal.written and id(c.owner) not in journal.before]
+    cells = [c for c in r.cells.values() if not r.written(c.kind, c.owner, c.key) and id(c.owner) not in journal.before]
     guard = build(cells, r.domain, link)
     if (row := guard.check()) >= 0:
         r.refuse(f"a callback changes what the call reads: {guard.reason(row)}")

@@ -38,6 +38,7 @@ from tracejit.trace.recorder import (
     is_namedtuple,
     items_of,
     kind_of,
+    place_of,
 )
 from tracejit.trace.scalars import OPAQUE, count_state, plain_number
 
@@ -90,7 +91,7 @@ def store(
 
 
 def _note(r: Recorder, kind: str, owner: Any, key: Any, value: Any) -> None:
-    kind, owner, place = r.locate(kind, owner, key)
+    place = place_of(kind, owner, key)
     r.journal.written[place] = value
     r.journal.places[place] = kind, owner, key
 
@@ -125,7 +126,7 @@ def present(r: Recorder, kind: str, owner: Any, key: Any, value: Any) -> None:
     """Only whether an entry of a dict is there was looked at."""
     if type(value) in (int, float) or type(value) in IMMUTABLE or value is ABSENT or kind != "item":
         r.read(kind, owner, key, value)
-    elif r.locate(kind, owner, key)[2] not in r.journal.written and r.is_old(owner):
+    elif not r.written(kind, owner, key) and r.is_old(owner):
         r.cell("has", owner, key, True)
 
 
