@@ -1,12 +1,13 @@
-"""What a compiled call costs before its first kernel: the key of its arguments and the guards on everything it read.
+"""What a compiled call costs beside its kernels: guards on everything it read, and all the rest of the call.
 
     python benchmarks/dispatch.py [--rounds 15]
 
     cells     facts the recording relied on              rows     words of memory that stand for them
     guards    us to check them, natively                 Python   ... by the generated text alone, as where words fail
-    key       us to sort out the arguments               call     us for the whole compiled call
+    call      us for the whole call, kernels included    through  ... where it has to go through Python, no native entry
+    kernels   us for its kernels alone                   numpy    us for the same ops of NumPy
     torch     us for a call compiled by a backend that returns a constant: guards and dispatch, nothing else
-    jax       us for a jitted call that uses every leaf of its arguments
+    jax       us for the jitted function, waiting for its result; for models a jitted call that uses as many arrays
 
 Contenders take turns, one slice each per round; a number is the median over rounds of the best of a slice. Tensors are
 tiny. PyTorch and JAX take part where they are installed.
@@ -19,6 +20,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,9 +28,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 import tracejit as tj
+from tracejit.runtime import buffer, guards
 from tracejit.tools.demo import Net
 from tracejit.trace.guard import Checker
 from tracejit.trace.key import flatten
+from tracejit.trace.tree import resolve
 
 try:
     import torch
@@ -88,7 +92,8 @@ def train_step(model: Any, optimizer: Any) -> Callable[..., Any]:
 
     def step(x: Any, y: Any) -> Any:
         optimizer.zero_grad()
-        loss = tj.nn.functional.cross_entropy(model(x), y)
+        logits = model(x)
+        loss = tj.nn.functional.cross_entropy(logits.flatten(0, -2), y.flatten())
         loss.backward()
         optimizer.step()
         return loss
@@ -96,15 +101,15 @@ def train_step(model: Any, optimizer: Any) -> Callable[..., Any]:
     return step
 
 
-def add(a: Any, b: Any) -> Any:
-    """a + b"""
-    return a + b
+def function(T: Any) -> Callable[[Any, Any], Any]:
+    """Three ops."""
+    return lambda a, b: T.relu(a * b + b)
 
 
 def cases(T: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
     """name -> (function, arguments)."""
     return {
-        "2 tensors": (add, (tensors(T, 2), tensors(T, 2))),
+        "2 tensors, 3 ops": (function(T), (tensors(T, 8), tensors(T, 8))),
         "3-layer MLP": (mlp(T), (tensors(T, 2, 8),)),
         "transformer, 100 parameters": (transformer(T), (tensors(T, 1, 4, 8),)),
     }
@@ -112,30 +117,35 @@ def cases(T: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
 
 def ours(f: Any, args: tuple[Any, ...]) -> tuple[int, int, dict[str, Call]]:
     """(cells, rows, what to time)."""
-    compiled = tj.compile(f)
-    with tj.no_grad() if f is add or not hasattr(f, "__code__") else tj.enable_grad():
-        for _ in range(14):
-            compiled(*args)
+    compiled, slow = tj.compile(f), tj.compile(f)
+    for _ in range(14):
+        compiled(*args)
+        slow(*args)
     trace = max(compiled.traces(), key=lambda t: t.hits)
-    guard, domain = trace.recording.guard, compiled.domain
+    assert trace in compiled.front.directs, f"no native entry: {trace.unsaid}"
+    guard = trace.recording.guard
     checker = getattr(guard.check, "__self__", None)
-    rows = len(checker.laid[0].owner) if isinstance(checker, Checker) and checker.laid else 0
-    grad = tj.enable_grad if hasattr(f, "__code__") and f is not add else tj.no_grad
+    calls: dict[str, Call] = {
+        "call": lambda: compiled(*args),
+        "through": lambda: type(slow).__call__(slow, *args),
+        "kernels": kernels(trace, compiled.domain, args),
+        "Python": guard.python,
+    }
+    rows, walk = 0, guards.first_difference()
+    if isinstance(checker, Checker) and checker.laid and walk is not None:
+        table = checker.laid[0]
+        rows, where = len(table.owner), (table.address, table.plain, table.chained)
+        calls["guards"] = lambda: walk(*where)
+    return len(guard.rows), rows, calls
 
-    def call() -> None:
-        with grad():
-            compiled(*args)
 
-    return (
-        len(guard.rows),
-        rows,
-        {
-            "guards": guard.check,
-            "Python": guard.python,
-            "key": lambda: flatten(domain, args, {}, ()),
-            "call": call,
-        },
-    )
+def kernels(trace: Any, domain: Any, args: tuple[Any, ...]) -> Call:
+    """The trace's program on memory of its own."""
+    tensors = resolve(domain, trace.recording, flatten(domain, args, {}, ()))
+    e = trace.executable
+    outputs = [buffer.empty(shape, dtype) for shape, dtype in (*e.output_types, *e.temp_types)]
+    places = [*(domain.array(t).copy() for t in tensors), *e.plan.constants, *outputs]
+    return lambda: e.plain.run_arrays(places)
 
 
 def constant(f: Any, args: tuple[Any, ...]) -> Call:
@@ -146,33 +156,41 @@ def constant(f: Any, args: tuple[Any, ...]) -> Call:
         return lambda *_: out
 
     compiled = torch.compile(f, backend=backend)
-
-    def call() -> None:
-        with torch.no_grad():
-            compiled(*args)
-
-    call()
-    return call
+    with torch.no_grad():
+        compiled(*args)
+    return lambda: compiled(*args)
 
 
-def leaves(count: int) -> Call:
-    """A jitted sum over `count` arrays in a list."""
-    f = jax.jit(lambda xs: sum(x[0] for x in xs))
+def jitted(count: int) -> Call:
+    """The first case's function, or a sum over `count` arrays in a list."""
+    if count == 2:
+        f = jax.jit(lambda a, b: jax.nn.relu(a * b + b))
+        a, b = jax.numpy.ones(8), jax.numpy.ones(8)
+        return lambda: f(a, b).block_until_ready()
+    g = jax.jit(lambda xs: sum(x[0] for x in xs))
     xs = [jax.numpy.ones(2) for _ in range(count)]
-    f(xs).block_until_ready()
-    return lambda: f(xs)
+    return lambda: g(xs).block_until_ready()
 
 
-def best(call: Call, seconds: float = 0.01) -> float:
-    """Microseconds per call, the best of some batches."""
-    n, spent, least = 1, 0.0, float("inf")
+def plain() -> Call:
+    """The first case's function in NumPy."""
+    a, b = np.ones(8, np.float32), np.ones(8, np.float32)
+    return lambda: np.maximum(a * b + b, 0)
+
+
+def best(call: Call, seconds: float = 0.02) -> float:
+    """Microseconds per call, the best of many short batches: a busy machine leaves some of them alone."""
+    call()
+    start = time.perf_counter()
+    call()
+    n = max(1, min(200, int(1e-4 / max(time.perf_counter() - start, 1e-7))))
+    spent, least = 0.0, float("inf")
     while spent < seconds:
         start = time.perf_counter()
         for _ in range(n):
             call()
         took = time.perf_counter() - start
         spent, least = spent + took, min(least, took / n)
-        n = min(max(n, int(0.001 / max(took / n, 1e-8))), 10_000)
     return least * 1e6
 
 
@@ -181,27 +199,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
-    columns = ("guards", "Python", "key", "call", "torch", "jax")
-    todo: list[tuple[str, int, int, dict[str, Call]]] = []
+    columns = ("guards", "Python", "call", "through", "kernels", "numpy", "torch", "jax")
+    todo: list[tuple[str, bool, int, int, dict[str, Call]]] = []
     theirs = cases(torch) if torch else {}
     for (name, (f, args)), count in zip(cases(tj).items(), (2, 6, 100)):
-        cells, rows, calls = ours(f, args)
+        with tj.no_grad():
+            cells, rows, calls = ours(f, args)
         if torch:
             calls["torch"] = constant(*theirs[name])
         if jax:
-            calls["jax"] = leaves(count)
-        todo.append((name, cells, rows, calls))
+            calls["jax"] = jitted(count)
+        if count == 2:
+            calls["numpy"] = plain()
+        todo.append((name, False, cells, rows, calls))
     model = Net(8, 8, 10)
-    batch = tj.tensor(np.ones((64, 1, 8, 8), np.float32)), tj.tensor(np.zeros(64, np.int64))
-    todo.append(("the demo's train step", *ours(train_step(model, tj.optim.Adam(model.parameters())), batch)))
-    print(f"{'':<28} {'cells':>6} {'rows':>6}", *(f"{c:>9}" for c in columns))
-    for name, cells, rows, calls in todo:
+    batch = tj.tensor(np.ones((2, 1, 8, 8), np.float32)), tj.tensor(np.zeros(2, np.int64))
+    todo.append(("the demo's train step", True, *ours(train_step(model, tj.optim.Adam(model.parameters())), batch)))
+    model = transformer(tj)
+    batch = tensors(tj, 1, 4, 8), tj.tensor([[0, 1, 2, 3]])
+    todo.append(
+        ("train step of the transformer", True, *ours(train_step(model, tj.optim.Adam(model.parameters())), batch))
+    )
+    print(f"{'':<30} {'cells':>6} {'rows':>6}", *(f"{c:>8}" for c in columns))
+    for name, grad, cells, rows, calls in todo:
         times: dict[str, list[float]] = {c: [] for c in calls}
-        for _ in range(rounds):
-            for column, call in calls.items():
-                times[column].append(best(call))
-        shown = (f"{statistics.median(times[c]):9.2f}" if c in times else f"{'-':>9}" for c in columns)
-        print(f"{name:<28} {cells:>6} {rows:>6}", *shown)
+        with tj.set_grad_enabled(grad), torch.set_grad_enabled(grad) if torch else nullcontext():
+            for _ in range(rounds):
+                for column, call in calls.items():
+                    times[column].append(best(call))
+        shown = (f"{statistics.median(times[c]):8.2f}" if c in times else f"{'-':>8}" for c in columns)
+        print(f"{name:<30} {cells:>6} {rows:>6}", *shown, flush=True)
 
 
 if __name__ == "__main__":

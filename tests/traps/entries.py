@@ -1004,3 +1004,82 @@ def more_tensors_than_are_told_apart(T, jit, r):
     warm(r, f, *xs)
     xs[3] = xs[50]
     r(f(*xs))
+
+
+# ---------------------------------------------------------------- numbers that are inputs
+
+
+@attack()
+def numbers_that_change(T, jit, r):
+    f = jit(lambda x, k: x * k + k * 2)
+    for k in range(3 * W):
+        r(f(T.ones(2), 0.5 * k))
+    for k in (float("nan"), -0.0, float("inf"), 3, True, 2**80, 1e300):
+        r(raised(f, T.ones(2), k))
+
+
+@attack()
+def integers_that_change(T, jit, r):
+    f = jit(lambda x, k: x * k + (k * 2 - 1))
+    for k in range(3 * W):
+        r(f(T.ones(2), k))
+    for k in (2**53, 2**53 + 1, -(2**53) - 1, 2**70, -(2**70), 1.0, False):
+        r(raised(f, T.ones(2), k))
+    r(f(T.ones(2), 3))
+
+
+@attack()
+def numbers_that_python_computes_with(T, jit, r):
+    m = O()
+    m.lr, m.t = 0.5, 0
+    cfg = {"decay": 0.9}
+
+    def f(x, k):
+        rate = m.lr * cfg["decay"] ** k / (1 + k)
+        return x * rate, rate
+
+    f = jit(f)
+    for k in range(3 * W):
+        m.lr = 0.5 + k
+        cfg["decay"] = 1.0 / (k + 1)
+        r(f(T.ones(2), k))
+    r(raised(f, T.ones(2), -1))  # divides by zero
+    m.lr = "text"
+    r(raised(f, T.ones(2), 1))
+    del m.lr
+    r(raised(f, T.ones(2), 1))
+    m.lr = 2
+    r(f(T.ones(2), 1))
+
+
+@attack()
+def numbers_that_steer(T, jit, r):
+    f = jit(lambda x, k: x * k if k > 3 else x - k)
+    for k in (1.0, 2.0, 5.0, 4.0, 2.5, 9.0) * W:
+        r(f(T.ones(2), k))
+
+
+@attack()
+def learning_rate_on_a_schedule(T, jit, r):
+    w = T.nn.Parameter(T.tensor([1.0, -2.0]))
+    o = T.optim.SGD([w], lr=0.1, momentum=0.9)
+
+    def step(x):
+        o.zero_grad()
+        loss = ((w * x) ** 2).sum()
+        loss.backward()
+        o.step()
+        return loss
+
+    step = jit(step)
+    for k in range(3 * W):
+        o.param_groups[0]["lr"] = 0.1 / (k + 1)
+        r([step(T.full((2,), 0.5)), w, w.grad])
+
+
+@attack(native=False)
+def numbers_and_keywords(T, jit, r):
+    f = jit(lambda x, *, k, j=1.0: x * k - j)
+    for k in range(2 * W):
+        r(f(T.ones(2), k=0.5 * k))
+        r(f(T.ones(2), j=k + 0.25, k=1.5))

@@ -28,7 +28,7 @@ from tracejit.runtime.dispatch import HERE, NAMES, ZERO, Assembler, Entry, Place
 from tracejit.runtime.forks import building
 from tracejit.trace import replay
 from tracejit.trace.key import Call
-from tracejit.trace.outputs import Argument, Built, Computed, Container, Held, Number, Result, Value
+from tracejit.trace.outputs import Argument, Built, Computed, Container, Held, Number, Result, Scalar, Value
 from tracejit.trace.recorder import IMMUTABLE, is_namedtuple
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tracejit.runtime.program import Program
     from tracejit.trace.backward import Backward
     from tracejit.trace.domain import Anatomy, Array, Domain
+    from tracejit.trace.scalars import Numbers
     from tracejit.trace.tree import Bucket, Trace
 
 __all__ = ["Direct", "Front", "Unsaid", "make"]
@@ -132,8 +133,6 @@ def make(trace: Trace, domain: Domain, call: Call, tensors: Sequence[Any], setti
         raise Unsaid("this Python's objects are not laid out as expected")
     if not isinstance(executable, Native) or executable.plain is None:
         raise Unsaid("some of it runs as NumPy")
-    if rec.numbers is not None:
-        raise Unsaid("a number is an input")
     if rec.slots:
         raise Unsaid("a tensor kept outside is an input")
     if rec.guard is None:
@@ -148,9 +147,10 @@ def make(trace: Trace, domain: Domain, call: Call, tensors: Sequence[Any], setti
     given = facts.of_call(call, settings)
     facts.of_names(rec, given)
     match, out.code = out.code, []
+    found = [] if rec.numbers is None else _numbers(out, facts, rec.numbers)
     results = _arrays(out, executable.output_types, executable.plan.first_output)
     _arrays(out, executable.temp_types, executable.plan.first_output + len(results))
-    finish = _Finish(trace, domain, domain.anatomy, out, executable, given, results)
+    finish = _Finish(trace, domain, domain.anatomy, out, executable, given, results, found)
     out.emit("ask", x=ctypes.addressof(rec.guard.record))
     if rec.deeds:
         may, none = out.own(), id(None)
@@ -158,11 +158,12 @@ def make(trace: Trace, domain: Domain, call: Call, tensors: Sequence[Any], setti
         out.emit("is", may, x=none)
     out.code = [*match, *out.code, *match]
     out.emit("guard", x=ctypes.addressof(rec.guard.record))
-    _bind(out, facts, trace, given, tensors, arrays)
+    _bind(out, facts, trace, given, found, tensors, arrays)
     fixed = _keep_apart(out, trace, arrays)
     frames = (ctypes.c_int64 * (1 + 2 * _FRAMES))()
     program = executable.plain
-    brief = not program.is_wide and len(program.steps) <= _STEPS and executable.nbytes <= _BRIEF
+    steps = len(program.steps) + sum((loop.trips - 1) * (loop.stop - loop.first) for loop in program.loops)
+    brief = not program.is_wide and steps <= _STEPS and executable.nbytes <= _BRIEF
     threads = team.size_now() if program.is_wide else 0
     words = (program.address, ctypes.addressof(frames), int(not brief), ctypes.addressof(team.words) if threads else 0)
     out.emit("run", x=out.record(*words, threads))
@@ -197,6 +198,7 @@ class _Facts:
         self.seen: dict[int, Place] = {}
         self.given = _Given()
         self.table: Record | None = None
+        self.numbers: dict[Any, Place] = {}  # top-level ones, by position or name
 
     def outside(self, ids: Iterable[int]) -> Record:
         """The table of tensors from outside, made once."""
@@ -234,6 +236,7 @@ class _Facts:
             place = dispatch.argument(k)
             if type(x) is float or type(x) is int:
                 self.number(x, place, exact=at in exact)
+                self.numbers[at] = place
             else:
                 self.value(x, place)
         for group in (self.given.tensors, self.given.containers):
@@ -399,6 +402,35 @@ def _hashed(addresses: Iterable[int]) -> list[int]:
 # -- what it makes
 
 
+def _numbers(out: Assembler, facts: _Facts, numbers: Numbers) -> list[Place]:
+    """The numbers of the tape: read by Python where they are no arguments, and computed by the tape's own functions."""
+    found: list[Place] = []
+    for at, (read, step, t) in enumerate(zip(numbers.reads, numbers.steps, numbers.types)):
+        if t not in (float, int, bool):
+            raise Unsaid(f"a {t.__name__} that is an input")
+        if at in numbers.arguments:
+            found.append(facts.numbers[numbers.arguments[at]])
+            continue
+        place = out.own()
+        if step is None:
+            assert read is not None
+            out.emit("call", b=place, x=out.keep(functools.partial(read, None)), y=out.record(0))
+        else:
+            operands = [found[x] if is_ref else _constant(out, x) for is_ref, x in step.operands]
+            out.emit("call", b=place, x=out.keep(step.f), y=out.record(len(operands), *operands))
+        facts.number(t(), place, exact=False)
+        found.append(place)
+    for at, value, _ in numbers.guards:
+        facts.number(value, found[at], exact=True)
+    return found
+
+
+def _constant(out: Assembler, x: Any) -> Place:
+    place = out.own()
+    out.emit("take", b=place, y=out.keep(x))
+    return place
+
+
 def _arrays(out: Assembler, types: Sequence[tuple[tuple[int, ...], np.dtype[Any]]], first: int) -> list[Place]:
     """New arrays, whose memory is external `first`, and so on."""
     made = list[Place]()
@@ -425,7 +457,9 @@ class _Finish:
         executable: Native,
         given: _Given,
         results: Sequence[Place],
+        found: Sequence[Place],
     ) -> None:
+        self.found = found
         self.trace, self.rec, self.domain, self.anatomy = trace, trace.recording, domain, anatomy
         self.out, self.executable, self.given, self.results = out, executable, given, results
         self.where = {where: self.constant(where) for _, where in self.rec.writes}
@@ -450,12 +484,16 @@ class _Finish:
                 keys = e.items[::2] if e.kind is dict else ()  # a number is filled in too late to be hashed
                 return e.kind in (list, tuple, dict) and not any(isinstance(entries[k], Number) for k in keys)
             case _:
-                return isinstance(e, (Argument, Container, Held, Value))
+                return isinstance(e, (Argument, Container, Held, Value, Scalar))
 
     def constant(self, x: Any) -> Place:
-        place = self.out.own()
-        self.out.emit("take", b=place, y=self.out.keep(x))
-        return place
+        return _constant(self.out, x)
+
+    def sources(self) -> list[Place]:
+        """The tensors behind the parameters."""
+        if any(isinstance(s, Scalar) for s in self.rec.sources):
+            raise Unsaid("a number is an input, and Python finishes the call")
+        return [Place("tensor", i) for i in range(len(self.rec.sources))]
 
     def entry(self, e: Any) -> Place:
         out = self.out
@@ -466,6 +504,8 @@ class _Finish:
                 return self.given.containers[e.index]
             case Value():
                 return self.constant(e.value)
+            case Scalar():
+                return self.found[e.ref]
             case Held():
                 if not isinstance(e.get, weakref.ref):
                     return self.constant(e.get())
@@ -543,8 +583,7 @@ class _Finish:
         def completed(*x: Any) -> None:
             trace.complete(domain, x[made:], x[:made])
 
-        sources = [Place("tensor", i) for i in range(len(self.rec.sources))]
-        self.then(completed, [*self.made, *sources], self.drop[1])
+        self.then(completed, [*self.made, *self.sources()], self.drop[1])
 
     def attach(self, back: Backward) -> None:
         """Python gives the outputs that carry gradients their tape entries."""
@@ -568,7 +607,7 @@ class _Finish:
             for a, node in zip(trace.backward, nodes):
                 a.finish(domain, node, objects)
 
-        self.then(taped, [*self.made, *(Place("tensor", i) for i in range(n)), *self.results], self.drop[0])
+        self.then(taped, [*self.made, *self.sources(), *self.results], self.drop[0])
 
     def tail(self) -> None:
         """Python finishes the call."""
@@ -584,8 +623,9 @@ class _Finish:
             call = Call(tensors=list(x[n + m : n + m + k]), containers=list(x[n + m + k :]))
             return trace.conclude(domain, call, x[:n], {}, x[n : n + m])
 
-        sources = [Place("tensor", i) for i in range(n)]
-        places = [*sources, *self.results, *self.given.tensors, *self.given.containers]
+        if self.rec.numbers is not None:
+            raise Unsaid("a number is an input, and Python finishes the call")
+        places = [*self.sources(), *self.results, *self.given.tensors, *self.given.containers]
         self.out.emit("tail", x=self.out.keep(finish), y=self.out.record(len(places), *places))
 
 
@@ -598,13 +638,23 @@ def _type_of(outputs: Sequence[Node], entries: Sequence[Any], at: int) -> Any:
 
 
 def _bind(
-    out: Assembler, facts: _Facts, trace: Trace, given: _Given, tensors: Sequence[Any], arrays: Sequence[Array]
+    out: Assembler,
+    facts: _Facts,
+    trace: Trace,
+    given: _Given,
+    found: Sequence[Place],
+    tensors: Sequence[Any],
+    arrays: Sequence[Array],
 ) -> None:
     """Each parameter's memory, and the constants'."""
     rec, executable = trace.recording, trace.executable
     for i, (s, owner) in enumerate(zip(rec.sources, rec.owners)):
         if owner is not None:
             out.emit("bind", _gradient_of(out, facts, rec, given, owner), out.external(i))
+            continue
+        if isinstance(s, Scalar):
+            is_float = arrays[i].dtype.kind == "f"
+            out.emit("scalar" if is_float else "whole", found[s.ref], out.external(i))
             continue
         if isinstance(s, Argument):
             out.emit("bind", given.tensors[s.index], out.external(i))
@@ -645,7 +695,11 @@ def _keep_apart(out: Assembler, trace: Trace, arrays: Sequence[Array]) -> tuple[
     written = {at for at, _ in rec.updates}
     if not written:
         return ()
-    spans = {i: (buffer.address(a), buffer.address(a) + a.nbytes) for i, a in enumerate(arrays) if a.nbytes}
+    spans = {
+        i: (buffer.address(a), buffer.address(a) + a.nbytes)
+        for i, a in enumerate(arrays)
+        if a.nbytes and not isinstance(rec.sources[i], Scalar)  # new in every call, and nobody else's
+    }
     fixed = {i: span for i, span in spans.items() if isinstance(rec.sources[i], Held)}
     moving = [i for i in spans if i not in fixed]
     if len(moving) * len(written.intersection(moving)) > _PAIRS:

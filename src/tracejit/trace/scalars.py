@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import operator
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -229,6 +229,7 @@ class Numbers:
     types: tuple[type, ...]
     guards: tuple[tuple[int, Any, Any], ...]  # place, value, its key
     params: tuple[int, ...]  # places that are parameters of the graph
+    arguments: Mapping[int, Any]  # places that are arguments -> position or name
 
     def run(self, call: Any, bits: Callable[[Any], Any]) -> list[Any] | str:
         """Every number of the tape in this call; or why the trace does not fit."""
@@ -262,6 +263,7 @@ def close(tape: Tape, params: tuple[int, ...], bits: Any, watch: Callable[[Any],
         tuple(map(type, tape.values)),
         tuple((at, v, bits(v)) for at, v in tape.guards.items()),
         params,
+        {at: e.key for at, e in enumerate(tape.entries) if isinstance(e, Source) and e.kind == "argument"},
     )
 
 
