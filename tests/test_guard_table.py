@@ -15,7 +15,8 @@ import tracejit as tj
 from tracejit.runtime import guards
 from tracejit.tensor.jit import DOMAIN
 from tracejit.trace.guard import Checker, build
-from tracejit.trace.recorder import ABSENT, Cell, stamp_of
+from tracejit.trace.objects import ABSENT, stamp_of
+from tracejit.trace.recorder import Cell
 
 AT = guards.layout()
 pytestmark = pytest.mark.skipif(AT.type is None or guards.first_difference() is None, reason="no native guards here")

@@ -9,7 +9,8 @@ import tracejit as tj
 from tracejit.tensor.jit import DOMAIN
 from tracejit.trace.guard import build, same_value
 from tracejit.trace.key import flatten
-from tracejit.trace.recorder import ABSENT, Cell, bits, stamp_of
+from tracejit.trace.objects import ABSENT, bits, stamp_of
+from tracejit.trace.recorder import Cell
 
 
 def guard_of(kind, owner, key, value, deaths=None):

@@ -26,7 +26,7 @@ from tracejit.tensor.random import default_generator
 from tracejit.tensor.tape import edge_of, tape_position
 from tracejit.tensor.tensor import Device, Tensor, Version, apply, current_grad_fn, needs_grad, wrap
 from tracejit.trace.domain import Anatomy, Array, Domain, Tape
-from tracejit.trace.recorder import bits
+from tracejit.trace.objects import bits
 
 __all__ = ["DOMAIN", "assume_constant", "callback", "compile", "disable", "eager", "explain", "pure"]
 

@@ -17,16 +17,8 @@ import numpy as np
 
 from tracejit.ir.symint import SymInt
 from tracejit.trace.domain import is_library
-from tracejit.trace.recorder import (
-    ABSENT,
-    FRESH_ITERATORS,
-    IMMUTABLE,
-    Recorder,
-    active,
-    describe,
-    instance_dict,
-    is_namedtuple,
-)
+from tracejit.trace.objects import ABSENT, FRESH_ITERATORS, IMMUTABLE, describe, instance_dict, is_namedtuple
+from tracejit.trace.recorder import Recorder, active
 from tracejit.trace.scalars import OPAQUE
 
 Function = types.FunctionType

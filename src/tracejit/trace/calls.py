@@ -32,8 +32,9 @@ from tracejit.trace.instrument import NULL, VERSION, is_instrumented
 from tracejit.trace.iteration import format, iterate
 from tracejit.trace.marks import MARKED
 from tracejit.trace.models import FUNCTION_MODELS, KEEP_OPAQUE, METHOD_MODELS, MODELS, MOVES, OBJECT_METHODS
+from tracejit.trace.objects import ABSENT, FRESH_ITERATORS, IMMUTABLE, describe
 from tracejit.trace.operators import item
-from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe
+from tracejit.trace.recorder import Recorder, active
 from tracejit.trace.scalars import FUNCTIONS, OPAQUE, plain_number
 from tracejit.trace.writes import hashable_key, mutate
 

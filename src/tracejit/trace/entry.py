@@ -28,8 +28,8 @@ from tracejit.runtime.dispatch import HERE, NAMES, ZERO, Assembler, Entry, Place
 from tracejit.runtime.forks import building
 from tracejit.trace import replay
 from tracejit.trace.key import Call
+from tracejit.trace.objects import IMMUTABLE, is_namedtuple
 from tracejit.trace.outputs import Argument, Built, Computed, Container, Held, Number, Result, Scalar, Value
-from tracejit.trace.recorder import IMMUTABLE, is_namedtuple
 
 if TYPE_CHECKING:
     from tracejit.ir.node import Node

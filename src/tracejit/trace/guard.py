@@ -35,7 +35,8 @@ from tracejit.runtime import guards, store
 from tracejit.runtime.guards import DROP, Chunk, Table
 from tracejit.trace.causes import Cause, advice
 from tracejit.trace.domain import Anatomy, Domain
-from tracejit.trace.recorder import ABSENT, IMMUTABLE, Cell, bits, describe, items_of, stamp_of
+from tracejit.trace.objects import ABSENT, IMMUTABLE, bits, describe, items_of, stamp_of
+from tracejit.trace.recorder import Cell
 from tracejit.trace.scalars import count_state
 
 __all__ = ["Guard", "Row", "build", "same_value"]

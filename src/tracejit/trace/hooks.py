@@ -15,7 +15,8 @@ from typing import Any
 
 from tracejit.trace import attributes, calls, instrument, iteration, models, operators, writes
 from tracejit.trace.attributes import Function, attribute
-from tracejit.trace.recorder import ABSENT, active, describe, plain_numbers
+from tracejit.trace.objects import ABSENT, describe, plain_numbers
+from tracejit.trace.recorder import active
 from tracejit.trace.scalars import OPAQUE
 
 __all__: list[str] = []

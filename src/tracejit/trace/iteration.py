@@ -9,7 +9,8 @@ from typing import Any
 
 from tracejit.trace.attributes import CONTAINERS, Function, is_base, old_iterator, plain
 from tracejit.trace.domain import is_library
-from tracejit.trace.recorder import FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe
+from tracejit.trace.objects import FRESH_ITERATORS, IMMUTABLE, describe
+from tracejit.trace.recorder import Recorder, active
 from tracejit.trace.scalars import OPAQUE, OpaqueInt, OpaqueText
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tracejit.ir.dim import GENERAL, Extent, Shape, Sym
 from tracejit.trace.domain import Domain
-from tracejit.trace.recorder import IMMUTABLE, bits, is_namedtuple
+from tracejit.trace.objects import IMMUTABLE, bits, is_namedtuple
 
 __all__ = ["Call", "Family", "Shapes", "describe_key", "flatten", "shapeless", "with_symbols"]
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracejit.trace.journal import Effect
-from tracejit.trace.recorder import IMMUTABLE, Recorder, bits, describe, elements, is_namedtuple, kind_of, opened
+from tracejit.trace.objects import IMMUTABLE, bits, describe, elements, is_namedtuple, kind_of
+from tracejit.trace.recorder import Recorder, opened
 from tracejit.trace.scalars import OPAQUE, Source, reader
 from tracejit.trace.writes import shown
 

@@ -32,8 +32,9 @@ from tracejit.trace.attributes import (
 )
 from tracejit.trace.domain import is_library
 from tracejit.trace.iteration import driven, iterate, joined, text_of
+from tracejit.trace.objects import ABSENT, FRESH_ITERATORS, IMMUTABLE, describe
 from tracejit.trace.operators import apply_binary, apply_compare, contains_in, item, truth, unary
-from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, Recorder, active, describe
+from tracejit.trace.recorder import Recorder, active
 from tracejit.trace.replay import safe_stream
 from tracejit.trace.scalars import OPAQUE
 from tracejit.trace.writes import (

@@ -13,7 +13,8 @@ from tracejit.ir.symint import SymInt
 from tracejit.trace.attributes import CONTAINERS, Function, is_base, is_number, offer, old_iterator, plain
 from tracejit.trace.domain import is_library
 from tracejit.trace.iteration import iterate
-from tracejit.trace.recorder import ABSENT, FRESH_ITERATORS, IMMUTABLE, VIEWS, Recorder, active, describe, is_namedtuple
+from tracejit.trace.objects import ABSENT, FRESH_ITERATORS, IMMUTABLE, VIEWS, describe, is_namedtuple
+from tracejit.trace.recorder import Recorder, active
 from tracejit.trace.scalars import OPAQUE, OpaqueInt, OpaqueText
 from tracejit.trace.writes import hashable_key, length, mutate, present, store_item
 

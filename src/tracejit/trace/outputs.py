@@ -20,10 +20,10 @@ import numpy as np
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.passes.bind import bound_op
-from tracejit.trace.attributes import instance_dict
 from tracejit.trace.domain import Array, Domain
 from tracejit.trace.key import Call
-from tracejit.trace.recorder import Recorder, describe, is_namedtuple
+from tracejit.trace.objects import describe, instance_dict, is_namedtuple
+from tracejit.trace.recorder import Recorder
 from tracejit.trace.scalars import OPAQUE
 
 __all__ = [

@@ -23,8 +23,9 @@ from tracejit.trace.guard import Guard
 from tracejit.trace.guard import build as build_guard
 from tracejit.trace.key import Call
 from tracejit.trace.net import run
+from tracejit.trace.objects import bits, plain_numbers
 from tracejit.trace.outputs import Argument, Computed, Grad, Held, Plan, Planner, Scalar, slot_entries, slots_of, watch
-from tracejit.trace.recorder import Cell, Reason, Recorder, bits, opened, plain_numbers
+from tracejit.trace.recorder import Cell, Reason, Recorder, opened
 from tracejit.trace.scalars import Memory, Numbers, Source, close, reader
 
 __all__ = ["Link", "Recording", "record"]

@@ -17,8 +17,9 @@ from typing import Any
 from tracejit.errors import CallbackError
 from tracejit.trace import marks
 from tracejit.trace.guard import Guard, build
+from tracejit.trace.objects import describe, elements
 from tracejit.trace.outputs import Planner, watch
-from tracejit.trace.recorder import Recorder, describe, elements
+from tracejit.trace.recorder import Recorder
 
 __all__ = ["CALLBACKS", "Deed", "Steady", "close", "ready", "run", "safe_stream", "steady"]
 
@@ -41,7 +42,7 @@ def close(r: Recorder, planner: Planner) -> tuple[Deed, ...]:
         r.refuse("writes a tensor or a .grad after a callback")
     deeds: list[Deed] = []
     for e in r.journal.effects:
-        if e.operands and e.f not in SHOWS:
+        if e.operands and e.f not in TARGETLESS:
             target, *rest = e.operands
             operands = (planner.target(target), *map(planner.entry, rest))
         else:
@@ -56,7 +57,7 @@ def signature(deeds: Sequence[Deed]) -> str:
 
 
 CALLBACKS: tuple[Any, ...] = (marks.called, marks.called_by_name)
-SHOWS: tuple[Any, ...] = (print,)  # effects without a target
+TARGETLESS: tuple[Any, ...] = (print, *CALLBACKS)  # effects that change nothing by themselves
 _WRITERS = (io.TextIOWrapper.write, io.StringIO.write)
 
 

@@ -24,8 +24,8 @@ from tracejit.trace.backward import Attachment, attach, compile_backward
 from tracejit.trace.causes import Cause
 from tracejit.trace.domain import Array, Domain
 from tracejit.trace.key import Call
+from tracejit.trace.objects import bits
 from tracejit.trace.outputs import Argument, Scalar, Slot
-from tracejit.trace.recorder import bits
 from tracejit.trace.recording import Outcome, Recording, overlapping
 
 __all__ = ["Bucket", "Hit", "Left", "Trace", "compile_trace"]

@@ -29,8 +29,8 @@ from tracejit.ir.types import TensorType
 from tracejit.passes.bind import bind
 from tracejit.trace.domain import Array, Domain
 from tracejit.trace.key import Call
+from tracejit.trace.objects import IMMUTABLE, bits, describe, is_namedtuple
 from tracejit.trace.outputs import Computed, Number, Result, View
-from tracejit.trace.recorder import IMMUTABLE, bits, describe, is_namedtuple
 from tracejit.trace.tree import Left, Trace
 
 __all__ = ["Mismatch", "Verified", "verify"]

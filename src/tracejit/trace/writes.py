@@ -28,11 +28,9 @@ from tracejit.trace.attributes import (
 from tracejit.trace.domain import is_library
 from tracejit.trace.iteration import iterate
 from tracejit.trace.journal import Effect
-from tracejit.trace.recorder import (
+from tracejit.trace.objects import (
     ABSENT,
     IMMUTABLE,
-    Recorder,
-    active,
     describe,
     elements,
     is_namedtuple,
@@ -40,6 +38,7 @@ from tracejit.trace.recorder import (
     kind_of,
     place_of,
 )
+from tracejit.trace.recorder import Recorder, active
 from tracejit.trace.scalars import OPAQUE, count_state, plain_number
 
 _MOST = 256  # effects of one call
