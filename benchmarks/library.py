@@ -1,6 +1,6 @@
 """Library kernels on one thread beside NumPy and PyTorch: matmul, and convolution with both of its gradients.
 
-    python benchmarks/library.py [--seconds 0.5]
+    python benchmarks/library.py [matmul] [conv] [--seconds 0.5]
 
 Contenders take turns within one process; each number is the best of many rounds, the ratios are time over ours. Ours is
 called as a program calls it, on buffers that exist; NumPy and PyTorch write into existing ones where they can (matmul).
@@ -28,11 +28,14 @@ from tracejit.runtime import buffer, engine
 Array = np.ndarray[Any, np.dtype[Any]]
 BITS = engine.vector_bits()
 
-SIZES = [(64, 64, 64), (256, 256, 256), (512, 512, 512), (64, 256, 784), (128, 10, 256), (8192, 64, 64), (1, 768, 3072)]
+SIZES = [
+    (64, 64, 64), (256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (64, 256, 784),
+    (128, 10, 256), (128, 1536, 384), (1024, 256, 1024), (8192, 64, 64), (1, 768, 3072),
+]  # fmt: skip
 # images, channels, size, outputs, window, stride, padding
 IMAGES = [
     (64, 1, 8, 16, 3, 1, 0), (64, 16, 8, 32, 3, 1, 0), (64, 3, 32, 16, 3, 1, 1), (8, 64, 28, 64, 3, 1, 1),
-    (8, 64, 28, 128, 3, 2, 1), (8, 64, 28, 64, 1, 1, 0),
+    (8, 64, 28, 128, 3, 2, 1), (8, 64, 28, 64, 1, 1, 0), (8, 64, 56, 64, 3, 1, 1), (32, 16, 32, 16, 3, 1, 1),
 ]  # fmt: skip
 
 
@@ -67,28 +70,31 @@ def bound(
     return run
 
 
+PEERS = ("numpy", "torch", "torch channels last")
+
+
 def best(contenders: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
     times = dict.fromkeys(contenders, math.inf)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         for name, run in contenders.items():
-            start = time.perf_counter()
+            start = time.thread_time()  # of this thread alone: others may be busy
             run()
-            times[name] = min(times[name], time.perf_counter() - start)
+            times[name] = min(times[name], time.thread_time() - start)
     return times
 
 
 def report(what: str, flops: float, contenders: dict[str, Callable[[], object]], seconds: float) -> None:
     times = best(contenders, seconds)
     ours = times.pop("ours")
-    peers = "  ".join(f"{name} x{t / ours:.2f}" for name, t in times.items())
-    print(f"{what:34} {ours * 1e6:9.1f} us {flops / ours / 1e9:6.1f} GFLOP/s   {peers}", flush=True)
+    peers = " | ".join(f"{times[name] / ours:.2f}" if name in times else "" for name in PEERS)
+    print(f"| {what} | {ours * 1e6:.0f} us | {flops / ours / 1e9:.0f} | {peers} |", flush=True)
 
 
 def matmuls(torch: Any, seconds: float) -> None:
     rng = np.random.default_rng(0)
     for dtype, t in (("f32", np.float32), ("f64", np.float64)):
-        for m, n, k in SIZES:
+        for m, n, k in SIZES if dtype == "f32" else SIZES[:3]:
             for layout in ("NN", "NT", "TN"):
                 a = rng.standard_normal((k, m) if layout[0] == "T" else (m, k)).astype(t)
                 b = rng.standard_normal((n, k) if layout[1] == "T" else (k, n)).astype(t)
@@ -156,28 +162,37 @@ def convolutions(torch: Any, seconds: float) -> None:
         for what, run in runs.items():
             contenders = {"ours": run}
             if torch:
-                tx, tw, tg = torch.from_numpy(x[:, 0]), torch.from_numpy(w[0]), torch.from_numpy(g[:, 0])
-                if what == "forward":
-                    contenders["torch"] = partial(torch.conv2d, tx, tw, stride=s, padding=p)
-                else:
-                    mask = [what == "gradient of x", what == "gradient of w", False]
-                    back = torch.ops.aten.convolution_backward
-                    contenders["torch"] = partial(back, tg, tx, tw, [0], [s, s], [p, p], [1, 1], False, [0, 0], 1, mask)
+                plain = [torch.from_numpy(t) for t in (x[:, 0], w[0], g[:, 0])]
+                last = [t.contiguous(memory_format=torch.channels_last) for t in plain]
+                contenders["torch"] = torch_convolution(torch, what, s, p, *plain)
+                contenders["torch channels last"] = torch_convolution(torch, what, s, p, *last)
             report(f"{n}x{c}x{size} o{o} k{k}s{s}p{p} {what}", 2 * n * o * out**2 * c * k * k, contenders, seconds)
+
+
+def torch_convolution(torch: Any, what: str, s: int, p: int, x: Any, w: Any, g: Any) -> Callable[[], object]:
+    if what == "forward":
+        return partial(torch.conv2d, x, w, stride=s, padding=p)
+    mask = [what == "gradient of x", what == "gradient of w", False]
+    back = torch.ops.aten.convolution_backward
+    return partial(back, g, x, w, [0], [s, s], [p, p], [1, 1], False, [0, 0], 1, mask)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="*", default=["matmul", "conv"], choices=["matmul", "conv"])
     parser.add_argument("--seconds", type=float, default=0.5, help="for each line")
-    seconds = parser.parse_args().seconds
+    args = parser.parse_args()
     try:
         import torch
 
         torch.set_num_threads(1)
     except ImportError:
         torch = None
-    matmuls(torch, seconds)
-    convolutions(torch, seconds)
+    print("| | ours | GFLOP/s | " + " | ".join(f"{p} / ours" for p in PEERS) + " |\n" + "|---" * (3 + len(PEERS)) + "|")
+    if "matmul" in args.what:
+        matmuls(torch, args.seconds)
+    if "conv" in args.what:
+        convolutions(torch, args.seconds)
 
 
 if __name__ == "__main__":

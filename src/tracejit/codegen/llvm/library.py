@@ -12,8 +12,10 @@ from functools import cache
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from tracejit.codegen.kernel import sizes
-from tracejit.codegen.llvm import conv, matmul, order, scatter, winograd
+from tracejit.codegen.llvm import attention, conv, matmul, order, scatter, winograd
 from tracejit.codegen.place import strides_of
 from tracejit.codegen.views import Padding, View, is_zero, padded_view, view
 from tracejit.ir.dim import Extent, has_zero, same
@@ -70,6 +72,8 @@ def match(n: Node) -> Match | None:
             if dtype in HALVES and n.op.mode == "add":  # type: ignore[attr-defined]
                 return None
             return Match(tuple(whole(x) for x in n.inputs[int(is_zero(n.inputs[0])) :]))
+        case "attention":
+            return Match(tuple(view(x) for x in n.inputs))
         case "sort":
             return Match((whole(n.inputs[0]),))
         case _:
@@ -151,6 +155,18 @@ def convolve(part: conv.Part, dtype: str, bits: int) -> Routine:
     return arguments(text, call, {"x": 0, "w": 1}, {"w": part.w, "y": part.y})
 
 
+def _attention(n: Node, found: Match, bits: int) -> Sequence[Routine]:
+    op: Any = n.op
+    extents = batch(n, found.operands)
+    assert extents is not None, "more than two batch axes"
+    outer_inner, strides = extents
+    operands = [(*sizes(s), *sizes(x.strides[-2:])) for s, x in zip(strides, found.operands, strict=True)]
+    bits_of_scale = int(np.float32(op.scale).view(np.int32))
+    (m, d), (keys, e) = (sizes(n.inputs[i].shape[-2:]) for i in (0, 2))
+    heads = attention.Heads(m, keys, d, e, bits_of_scale, op.is_causal, *operands, sizes(outer_inner))  # type: ignore[arg-type]
+    return [arguments(_text(attention.kernel_text, bits), attention.plan(heads, bits), {"q": 0, "k": 1, "v": 2})]
+
+
 def _scatter(n: Node, found: Match, bits: int) -> Sequence[Routine]:
     op: Any = n.op
     name, along, zero = n.dtype.name, n.op.name == "scatter_along", is_zero(n.inputs[0])
@@ -180,8 +196,8 @@ def _text(make: Callable[..., str], *arguments: str | int | None) -> str:
 
 
 _ROUTINES: Mapping[str, Callable[[Node, Match, int], Sequence[Routine]]] = {
-    "matmul": _matmul, "conv": _conv, "scatter": _scatter, "scatter_along": _scatter, "sort": _sort,
-    "cumsum": _cumulative, "cumprod": _cumulative, "cummax": _cumulative,
+    "matmul": _matmul, "conv": _conv, "attention": _attention, "scatter": _scatter, "scatter_along": _scatter,
+    "sort": _sort, "cumsum": _cumulative, "cumprod": _cumulative, "cummax": _cumulative,
 }  # fmt: skip
 
 
