@@ -1131,7 +1131,7 @@ def reversal_returns_its_input(T, jit, r):
         x = data(T, 3, grad=True, start=k / 4)
         a, b = f(x)
         (a.sum() + b.pow(2).sum()).backward()
-        r(x)
+        r(x, a, b)
 
 
 @program()
@@ -1535,3 +1535,76 @@ def gradient_also_an_argument(T, jit, r):
     for k in range(CALLS * 2):
         w.grad = data(T, 4, start=k / 8)
         r(f(w.grad if k in (10, 12) else data(T, 4)), w)
+
+
+@program()
+def rule_with_a_context_set_up_apart(T, jit, r):
+    class Scaled(T.autograd.Function):
+        @staticmethod
+        def forward(x, k):
+            return x * k
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            x, ctx.k = inputs
+            ctx.save_for_backward(x, output)
+
+        @staticmethod
+        def backward(ctx, g):
+            x, y = ctx.saved_tensors
+            return g * ctx.k + y * x, None
+
+    f = jit(lambda x: Scaled.apply(x * 2, 3.0).sum())
+    for k in range(CALLS):
+        x = data(T, 3, grad=True, start=k / 4)
+        f(x).backward()
+        r(x)
+
+
+@program()
+def rule_that_writes_in_place(T, jit, r):
+    class Doubled(T.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.mark_dirty(x)
+            x.mul_(2)
+            return x
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 5
+
+    def f(x):
+        h = x * 3
+        out = Doubled.apply(h)
+        return out, h * 1, out is h
+
+    f = jit(f)
+    for k in range(CALLS):
+        x = data(T, 3, grad=True, start=k / 4)
+        out, h, same = f(x)
+        (out.sum() + h.sum()).backward()
+        r(x, out, same)
+
+
+@program()
+def rule_with_a_result_that_has_no_gradient(T, jit, r):
+    class Top(T.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            values, rounded = x * 2, x.round()
+            ctx.mark_non_differentiable(rounded)
+            ctx.set_materialize_grads(False)
+            return values, rounded
+
+        @staticmethod
+        def backward(ctx, g, h):
+            assert h is None
+            return g * 7
+
+    f = jit(lambda x: Top.apply(x.exp()))
+    for k in range(CALLS):
+        x = data(T, 3, grad=True, start=k / 4)
+        a, b = f(x)
+        a.sum().backward()
+        r(x, a, b)

@@ -135,8 +135,11 @@ class _Recorder:
     def run_hook(self, hook: Callable[..., Any], args: Sequence[Any]) -> Any:
         return hook(*args)
 
-    def custom_rule(self, cls: Any) -> None:
+    def custom_rule(self, context: Any) -> None:
         """The rule's ops are recorded as they run."""
+
+    def stand(self, tensor: Any, edge: Any) -> None:
+        """Its value is what it was when computed first."""
 
     def adopt_rule(self, grad_node: Any, results: Sequence[Any], carrying: Sequence[bool]) -> None:
         """Its results are what the recorded ops gave."""

@@ -36,7 +36,16 @@ from tracejit.trace import recorder as recording
 from tracejit.trace.builder import GraphBuilder
 from tracejit.trace.domain import Replay
 
-__all__ = ["CompiledNode", "attach_rule", "attach_segment", "fill_rule", "hook_on", "kept_behind", "record_backward"]
+__all__ = [
+    "CompiledNode",
+    "attach_rule",
+    "attach_segment",
+    "fill_rule",
+    "hook_on",
+    "stand_at",
+    "kept_behind",
+    "record_backward",
+]
 
 
 # -- cutting
@@ -303,6 +312,11 @@ def attach_rule(
     node = FunctionNode(rule, Context(), edges, tensors, types, where)
     _stand(results, node)
     return node
+
+
+def stand_at(t: Tensor, node: GradNode, i: int) -> None:
+    """Give `t` its place on the tape."""
+    t._grad_fn, t._index = node, i
 
 
 def fill_rule(node: FunctionNode, fields: Mapping[str, Any], saved: Sequence[Any]) -> None:

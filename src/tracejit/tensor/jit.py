@@ -21,6 +21,7 @@ from tracejit.tensor.domain import (
     hook_on,
     kept_behind,
     record_backward,
+    stand_at,
 )
 from tracejit.tensor.random import default_generator
 from tracejit.tensor.tape import edge_of, tape_position
@@ -107,7 +108,7 @@ DOMAIN = Domain(
     constants=(dt.DType, Device),
     library_tensors=lambda: (default_generator.state,),
     modes=_modes,
-    tape=Tape(tape_position, kept_behind, record_backward, attach_segment, attach_rule, fill_rule, hook_on),
+    tape=Tape(tape_position, kept_behind, record_backward, attach_segment, attach_rule, fill_rule, hook_on, stand_at),
     compile=_recompile,
     anatomy=Anatomy(
         slots={name: Tensor.__dict__[name] for name in Tensor.__slots__ if name != "__weakref__"},

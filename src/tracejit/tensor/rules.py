@@ -65,7 +65,7 @@ OWN_FIELDS = frozenset(("_saved", "_check", "_fixed", "_dirty"))
 class FunctionNode(GradNode):
     """The tape entry of a user-defined rule. `tensors[i]` says whether argument i of the rule was a tensor."""
 
-    __slots__ = ("context", "rule", "tensors", "types")
+    __slots__ = ("aliased", "context", "rule", "tensors", "types")
 
     def __init__(
         self,
@@ -77,6 +77,7 @@ class FunctionNode(GradNode):
         where: str | None = None,
     ) -> None:
         super().__init__(edges, len(types), where)
+        self.aliased = frozenset()
         self.rule, self.context, self.tensors, self.types = rule, context, tuple(tensors), tuple(types)
 
     @property
@@ -136,16 +137,27 @@ class FunctionNode(GradNode):
         self.context, self.forgotten = Context(), region
 
 
+def call_user(fn: Any, *args: Any) -> Any:
+    """Run user code: recorded like any other where a recording is open."""
+    r = recording.active()
+    return fn(*args) if r is None else r.run_hook(fn, args)
+
+
 class Function:
     """A differentiable function with a gradient rule of the user's own.
 
-    Subclass with static methods `forward(ctx, *args)` and `backward(ctx, *grads)`; call with `apply(*args)`.
+    Subclass with static methods `forward(ctx, *args)` and `backward(ctx, *grads)`; call with `apply(*args)`. Or leave
+    `ctx` out of `forward` and define `setup_context(ctx, inputs, output)` beside it.
     """
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Any:
         """The value."""
         raise NotImplementedError
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep what `backward` needs; only called where a subclass defines it."""
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -155,25 +167,29 @@ class Function:
     @classmethod
     def apply(cls, *args: Any) -> Any:
         """Run `forward` and tape `backward` as its rule."""
-        from tracejit.tensor.tensor import Tensor, needs_grad, shadow
+        from tracejit.tensor.tensor import Tensor, alias, needs_grad
 
         r = recording.active()
-        if r is not None:
-            r.custom_rule(cls)
         ctx = Context()
+        if r is not None:
+            r.custom_rule(ctx)
         given = [a for a in args if isinstance(a, Tensor)]
         ctx.needs_input_grad = tuple(isinstance(a, Tensor) and needs_grad(a) for a in args)
         taped = modes.grad and any(ctx.needs_input_grad)
         edges = [edge_of(t) for t in given]
         with grad_mode(False):
-            out = cls.forward(ctx, *args) if r is None else r.call(cls.forward, (ctx, *args))
+            if cls.setup_context is Function.setup_context:
+                out = call_user(cls.forward, ctx, *args)
+            else:
+                out = call_user(cls.forward, *args)
+                call_user(cls.setup_context, ctx, args, out)
         if not taped:
             return out
         outs = out if isinstance(out, tuple) else (out,)
         results: list[Any] = []
         for o in outs:  # an argument comes back as another handle on it, since its place on the tape is another one
             aliased = isinstance(o, Tensor) and any(o is a for a in given) and not any(o is d for d in ctx._dirty)
-            results.append(shadow(o) if aliased else o)
+            results.append(alias(o) if aliased else o)
         carrying = [
             isinstance(o, Tensor) and o.dtype.is_floating_point and not any(o is f for f in ctx._fixed) for o in results
         ]
@@ -183,6 +199,7 @@ class Function:
         types = [o.type if isinstance(o, Tensor) else TensorType(given[0].dtype, ()) for o in results]
         node = FunctionNode(cls, ctx, edges, [isinstance(a, Tensor) for a in args], types)
         node.watch()
+        node.aliased = frozenset(i for i, (o, result) in enumerate(zip(outs, results)) if o is not result)
         for i, o in enumerate(results):
             if carrying[i]:
                 o._grad_fn, o._index, o._leaf_requires_grad = node, i, False

@@ -63,6 +63,7 @@ class GradNode:
     """One tape entry. `edges[i]` says where the gradient of input i goes: (entry, result) of the tape, a leaf, or
     None."""
 
+    aliased: frozenset[int] = frozenset()  # results that are an argument of a custom rule, handed back as it is
     __slots__ = ("__weakref__", "edges", "forgotten", "hooks", "retained", "seq", "where", "width")
     _seq = itertools.count()
     name = "GradNode"
@@ -262,6 +263,8 @@ class OpNode(GradNode):
             out = wrap(t._array)
             if (r := recording.active()) is not None:
                 r.alias(out, t)
+                if isinstance(edge, tuple):
+                    r.stand(out, edge)
         else:
             out = wrap(np.empty(0))
             out._array = Stale(t._array, self.op.name, self.where, t._version.where)  # type: ignore[assignment]

@@ -575,6 +575,10 @@ def assign(target: Tensor, value: Any) -> Tensor:
         raise InPlaceError(
             "a leaf tensor that requires grad was written in place; write it under no_grad(), or out of place"
         )
+    if modes.grad and (rule := _handed_back(target)) is not None:
+        raise InPlaceError(
+            f"the result of {rule}, which is its argument handed back, was written in place; return a clone()"
+        )
     if overlaps(target._array):
         raise InPlaceError(f"cannot write into an expanded tensor ({target.type}): several elements share memory")
     if not target._array.flags.writeable:
@@ -613,6 +617,15 @@ def assign(target: Tensor, value: Any) -> Tensor:
         t._seen = version.n
         t = t._parent
     return target
+
+
+def _handed_back(t: Tensor | None) -> str | None:
+    """The custom rule that made `t`, or what it is a view of, by handing an argument back."""
+    while t is not None:
+        if t._grad_fn is not None and t._index in t._grad_fn.aliased:
+            return t._grad_fn.name
+        t = None if t._view is None or t._view.name == "stop_gradient" else t._parent
+    return None
 
 
 def overwrite(target: Tensor, result: Tensor) -> Tensor:
@@ -662,6 +675,15 @@ def shadow(t: Tensor) -> Tensor:
     out = wrap(t._array)
     out._version, out._grad_fn, out._index = t._version, current_grad_fn(t), t._index
     out._leaf_requires_grad = t._leaf_requires_grad
+    if (r := recording.active()) is not None:
+        r.alias(out, t)
+    return out
+
+
+def alias(t: Tensor) -> Tensor:
+    """A view of all of `t`, cut off from its place on the tape."""
+    out = wrap(t._array)
+    link_view(out, t, Op.registry["stop_gradient"]())
     if (r := recording.active()) is not None:
         r.alias(out, t)
     return out

@@ -17,7 +17,7 @@ from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.types import TensorType
 from tracejit.trace.domain import Array, Domain, Replay
-from tracejit.trace.outputs import Planner, Result
+from tracejit.trace.outputs import Planner, Result, View
 from tracejit.trace.recorder import Recorder, Refused
 
 __all__ = ["Attachment", "Backward", "attach", "compile_backward", "plan_backward"]
@@ -50,10 +50,11 @@ To = ToSource | ToPiece | ToEntry | None  # None: to a leaf that nobody can see
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A result of a piece: plan entries of the tensors that stand there, of hooks on it, of a tensor that retains; the
-    op that made it, and where."""
+    """A result of a piece: plan entries of the tensors that stand there, of those that are views, which are built last,
+    of hooks on it, of a tensor that retains; the op that made it, and where."""
 
     tensors: tuple[int, ...]
+    late: tuple[int, ...]
     hooks: tuple[int, ...]
     retained: int | None
     made_by: tuple[str, str | None]
@@ -137,6 +138,8 @@ def plan_backward(r: Recorder, planner: Planner, roots: Sequence[int]) -> Backwa
         del r.builder.checks[looks:]
         if len(carrying) > 1:
             r.refuse("returns several tensors that carry gradients, some of whose tape was freed")
+        if any(isinstance(planner.entries[e], View) for e, _ in carrying):
+            r.refuse("returns an argument handed back by a custom rule whose tape was freed")
         return Backward(_outputs(r, carrying), (), {})
     except Refused:
         return None
@@ -182,6 +185,7 @@ def _planned(r: Recorder, planner: Planner, carrying: Sequence[tuple[int, Any]],
             pieces.append(Rule(places, edges, planner.entry(p.rule), fields, saved, p.tensors, p.types))
         else:
             values = {n: k for k, e in enumerate(p.edges) if (n := value(e)) is not None}
+            values |= {n: k for k, e in enumerate(p.edges) for n in r.builder.also.get(_key(e), ())}
             pieces.append(Segment(places, edges, p.cotangents, p.gradients, values))
     off: dict[Node, Any] = {}
     for n, edge in r.off_tape.items():
@@ -192,7 +196,7 @@ def _planned(r: Recorder, planner: Planner, carrying: Sequence[tuple[int, Any]],
 
 def _outputs(r: Recorder, carrying: Sequence[tuple[int, Any]]) -> tuple[Place, ...]:
     entries = [r.domain.edge(t)[0] for _, t in carrying]
-    return tuple(Place((e,), (), None, (n.name, n.where)) for (e, _), n in zip(carrying, entries))
+    return tuple(Place((e,), (), (), None, (n.name, n.where)) for (e, _), n in zip(carrying, entries))
 
 
 def _key(edge: Any) -> Any:
@@ -203,7 +207,9 @@ def _place(planner: Planner, node: Any, i: int, standing: Mapping[Any, list[int]
     hooks = tuple(planner.entry(h) for h in (node.hooks or {}).get(i, {}).values())
     kept = (node.retained or {}).get(i)
     retained = None if kept is None else planner.known.get(id(kept))
-    return Place(tuple(standing.get((id(node), i), ())), hooks, retained, (node.name, node.where))
+    here = standing.get((id(node), i), ())
+    late = tuple(e for e in here if isinstance(planner.entries[e], View))
+    return Place(tuple(e for e in here if e not in late), late, hooks, retained, (node.name, node.where))
 
 
 # -- compiling
@@ -227,6 +233,8 @@ class Attachment:
         if isinstance(p, Rule):
             domain.tape.fill_rule(node, {name: made[e] for name, e in p.fields}, [made[e] for e in p.saved])
         for i, place in enumerate(p.places):
+            for e in place.late:
+                domain.tape.stand_at(made[e], node, i)
             if place.hooks or place.retained is not None:
                 retained = None if place.retained is None else made[place.retained]
                 domain.tape.hook_on(node, i, [made[e] for e in place.hooks], retained)

@@ -81,6 +81,7 @@ class GraphBuilder:
         self.written: dict[int, Any] = {}  # outside tensors written, in order of first write
         self.grad_nodes: dict[int, tuple[Any, list[Any]]] = {}
         self.places: dict[tuple[int, int], Node] = {}  # (id of a tape entry, result) -> the value that stands there
+        self.also: dict[tuple[int, int], list[Node]] = {}  # ... and others that were computed again to stand there
         self.versions: dict[int, int] = {}  # by id, the versions of outside tensors when they were first met
         self.through: dict[int, Any] = {}  # outside tensors not met so far, written through a view
         self.lost = False  # ... of which one was read afterwards

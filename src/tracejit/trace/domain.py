@@ -74,6 +74,7 @@ class Tape:
     attach_rule: Callable[..., Any]
     fill_rule: Callable[..., None]
     hook_on: Callable[..., None]
+    stand_at: Callable[..., None]
 
 
 @dataclass(frozen=True)

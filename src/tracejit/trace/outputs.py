@@ -406,7 +406,10 @@ class Planner:
             base = self.tensor_entry(parent)
             if domain.get_grad(x) is not None:
                 r.refuse("returns a view with a gradient of its own")
-            return self.add(x, View(base, r.builder.views.get(id(x)) or op, domain.needs_grad(x)))
+            at = self.add(x, View(base, r.builder.views.get(id(x)) or op, domain.needs_grad(x)))
+            if op.name == "stop_gradient" and domain.has_tape(x):  # an argument that a custom rule handed back
+                self.fresh.append((at, x))
+            return at
         g = domain.get_grad(x)
         self.outputs.append(r.builder.node_of(x))
         leaf = domain.needs_grad(x) and not domain.has_tape(x)

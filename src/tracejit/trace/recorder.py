@@ -204,7 +204,6 @@ class Recorder:
         self.arguments: set[int] = set()  # ids of the tensors among the arguments, and in slots
         self.slots: dict[Any, tuple[Source, Any]] = {}  # place of a cell -> the tensor, or tuple of them, found there
         self.silent = False  # the next `.item()` makes an Opaque instead of a check
-        self.opens_rule = False  # a custom rule is used, its context is about to be seen
         # Values kept off the tape: the place on the tape (as `domain.edge` has it) they count as all the same, or None.
         self.off_tape: dict[Node, Any] = {}
         self.closing = False  # the call is over, its backward pass is being recorded
@@ -664,6 +663,14 @@ class Recorder:
         self.touch(old)
         self.builder.alias(new, old)
 
+    def stand(self, tensor: Any, edge: Any) -> None:
+        """`tensor` stands at a place on the tape where another value did: a value that was computed again."""
+        at = (id(edge[0]), edge[1])
+        if self.builder.node_of(tensor) is not self.builder.places.get(at):
+            node = self.builder.rebind(tensor, StopGradient())
+            self.builder.also.setdefault(at, []).append(node)
+            self.off_tape[node] = edge
+
     def adopt(self, grad_node: Any, results: Sequence[Any]) -> None:
         """A tape entry was made."""
         self.builder.adopt(grad_node, results)
@@ -692,18 +699,14 @@ class Recorder:
         """The library calls a gradient hook."""
         return self.settle(self.invoke(hook, tuple(args)))
 
-    def custom_rule(self, rule: Any) -> None:
-        """A user-defined gradient rule is used; the next user code called is its forward."""
-        self.opens_rule = True
+    def custom_rule(self, context: Any) -> None:
+        """A user-defined gradient rule is used; this is its new context."""
+        self.made(context)
+        self.made(context.__dict__)
 
     def call(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
-        """The library calls user code: the two functions of a custom rule, recorded as if called where it is used."""
-        context = args[0] if args else None
-        if self.opens_rule:
-            self.opens_rule = False
-            self.made(context)
-            self.made(context.__dict__)
-        elif id(context) not in self.fresh or self.is_tensor(context) or self.closing:
+        """The library calls the backward of a custom rule, recorded as if called where it is used."""
+        if id(args[0]) not in self.fresh or self.closing:
             self.refuse(f"the library calls {getattr(fn, '__qualname__', fn)}")
             if self.closing:
                 raise Refused  # the call is over: what the user's code does now it would do twice
