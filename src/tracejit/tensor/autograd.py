@@ -178,6 +178,8 @@ def _leading(nodes: Sequence[GradNode], wanted: set[Any]) -> set[GradNode]:
     """Of `nodes` (newest first) those through which a wanted edge or leaf is reached."""
     leading: set[GradNode] = set()
     for n in reversed(nodes):
+        if n.leads_anywhere:
+            leading.add(n)
         for e in n.edges:
             if e is not None and (e in wanted or (isinstance(e, tuple) and e[0] in leading)):
                 leading.add(n)

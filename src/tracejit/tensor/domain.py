@@ -39,6 +39,7 @@ from tracejit.trace.domain import Replay
 __all__ = [
     "CompiledNode",
     "attach_rule",
+    "attach_failed",
     "attach_segment",
     "fill_rule",
     "hook_on",
@@ -297,6 +298,28 @@ def attach_segment(results: Sequence[Sequence[Tensor]], *args: Any) -> CompiledN
     """The tape entry of a segment, given to the tensors that stand at its results; `args` as in `CompiledNode`."""
     node = CompiledNode(*args)
     _stand(results, node)
+    return node
+
+
+class FailedNode(GradNode):
+    """The tape entry of outputs whose backward pass can only raise."""
+
+    __slots__ = ("failure",)
+    name = "compiled"
+    leads_anywhere = True
+
+    def __init__(self, width: int, failure: AutogradError) -> None:
+        super().__init__((), width, "")
+        self.failure = failure
+
+    def backward(self, gs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        raise type(self.failure)(str(self.failure))
+
+
+def attach_failed(results: Sequence[Tensor], failure: AutogradError) -> FailedNode:
+    """A tape entry that raises, given to tensors."""
+    node = FailedNode(len(results), failure)
+    _stand([[t] for t in results], node)
     return node
 
 

@@ -15,6 +15,7 @@ from tracejit.ir.op import Op
 from tracejit.runtime.forks import building
 from tracejit.tensor.autograd import no_grad
 from tracejit.tensor.domain import (
+    attach_failed,
     attach_rule,
     attach_segment,
     fill_rule,
@@ -108,7 +109,17 @@ DOMAIN = Domain(
     constants=(dt.DType, Device),
     library_tensors=lambda: (default_generator.state,),
     modes=_modes,
-    tape=Tape(tape_position, kept_behind, record_backward, attach_segment, attach_rule, fill_rule, hook_on, stand_at),
+    tape=Tape(
+        tape_position,
+        kept_behind,
+        record_backward,
+        attach_segment,
+        attach_rule,
+        attach_failed,
+        fill_rule,
+        hook_on,
+        stand_at,
+    ),
     compile=_recompile,
     anatomy=Anatomy(
         slots={name: Tensor.__dict__[name] for name in Tensor.__slots__ if name != "__weakref__"},

@@ -63,6 +63,7 @@ class GradNode:
     """One tape entry. `edges[i]` says where the gradient of input i goes: (entry, result) of the tape, a leaf, or
     None."""
 
+    leads_anywhere = False  # it must be entered whatever is asked for
     aliased: frozenset[int] = frozenset()  # results that are an argument of a custom rule, handed back as it is
     __slots__ = ("__weakref__", "edges", "forgotten", "hooks", "retained", "seq", "where", "width")
     _seq = itertools.count()
@@ -74,7 +75,7 @@ class GradNode:
         self.edges = tuple(edges)
         self.hooks: dict[int, dict[int, Callable[[Tensor], Tensor | None]]] | None = None  # result -> hooks
         self.retained: dict[int, Tensor] | None = None
-        self.where = where or user_line()
+        self.where = user_line() if where is None else where
         self.forgotten: Any = None  # a `recompute.Region` that can give back what was saved
 
     def backward(self, gs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:

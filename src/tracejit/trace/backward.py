@@ -86,11 +86,13 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class Backward:
-    """The pieces, oldest first. Without any, the tape was freed inside the call."""
+    """The pieces, oldest first. Without any, a backward pass raises `failure`: the tape was freed inside the call, or a
+    value that it needs was overwritten there."""
 
     outputs: tuple[Place, ...]  # the tensors that carry gradients
     pieces: tuple[Segment | Rule, ...]
     off_tape: Mapping[Node, Node | None]  # values kept off the tape: what they count as all the same
+    failure: AutogradError | None = None
 
     @property
     def cotangents(self) -> tuple[Node, ...]:
@@ -104,7 +106,7 @@ class Backward:
 
     def signature(self) -> str:
         """Text that differs where two recordings of one path differ."""
-        return repr([(p.places, p.edges) for p in self.pieces] or self.outputs)
+        return repr([(p.places, p.edges) for p in self.pieces] or (self.outputs, type(self.failure)))
 
 
 # -- planning
@@ -134,13 +136,13 @@ def plan_backward(r: Recorder, planner: Planner, roots: Sequence[int]) -> Backwa
             r.builder.lose("its outputs carry gradients")
             return None
         found = tape.record_backward(r.builder, [t for _, t in carrying], r.tape_start)
-    except AutogradError:  # backward() ran inside and freed the tape: such outputs raise when asked for gradients
+    except AutogradError as e:  # such outputs raise when asked for gradients
         del r.builder.checks[looks:]
         if len(carrying) > 1:
-            r.refuse("returns several tensors that carry gradients, some of whose tape was freed")
+            r.refuse("returns several tensors that carry gradients, some of whose tape was freed or overwritten")
         if any(isinstance(planner.entries[e], View) for e, _ in carrying):
             r.refuse("returns an argument handed back by a custom rule whose tape was freed")
-        return Backward(_outputs(r, carrying), (), {})
+        return Backward(_outputs(r, carrying), (), {}, type(e)(str(e)))
     except Refused:
         return None
     if len(r.builder.checks) != looks:
@@ -326,9 +328,7 @@ def attach(
     of written parameters as it was."""
     tape = domain.tape
     if not back.pieces:
-        results = [[made[e] for e in place.tensors] for place in back.outputs]
-        types = [ts[0].type for ts in results]
-        return [tape.attach_segment(results, [], types, [place.made_by for place in back.outputs], (), None)]
+        return [tape.attach_failed([made[e] for place in back.outputs for e in place.tensors], back.failure)]
     by_output = {e.index: made[k] for k, e in enumerate(plan) if isinstance(e, Result)}
     nodes: list[Any] = []
 

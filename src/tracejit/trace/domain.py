@@ -72,6 +72,7 @@ class Tape:
     record_backward: Callable[[Any, Sequence[Any], int], Sequence[Any]]
     attach_segment: Callable[..., Any]
     attach_rule: Callable[..., Any]
+    attach_failed: Callable[..., Any]
     fill_rule: Callable[..., None]
     hook_on: Callable[..., None]
     stand_at: Callable[..., None]

@@ -32,7 +32,6 @@ from tracejit.trace.objects import IMMUTABLE, is_namedtuple
 from tracejit.trace.outputs import Argument, Built, Computed, Container, Held, Number, Result, Scalar, Value
 
 if TYPE_CHECKING:
-    from tracejit.ir.node import Node
     from tracejit.runtime.program import Program
     from tracejit.trace.backward import Backward
     from tracejit.trace.domain import Anatomy, Array, Domain
@@ -588,17 +587,13 @@ class _Finish:
     def attach(self, back: Backward) -> None:
         """Python gives the outputs that carry gradients their tape entries."""
         trace, domain, n, made = self.trace, self.domain, len(self.rec.sources), len(self.made)
-        if not back.pieces:  # the tape was freed inside the call
+        if not back.pieces:
             tensors = [self.made[e] for p in back.outputs for e in p.tensors]
-            types = [_type_of(self.rec.outputs, self.rec.plan.entries, p.tensors[0]) for p in back.outputs]
-            made_by, counts = [p.made_by for p in back.outputs], [len(p.tensors) for p in back.outputs]
 
-            def freed(*x: Any) -> None:
-                it = iter(x)
-                results = [[next(it) for _ in range(count)] for count in counts]
-                domain.tape.attach_segment(results, [], types, made_by, (), None)
+            def failed(*x: Any) -> None:
+                domain.tape.attach_failed(x, back.failure)
 
-            self.then(freed, tensors, self.drop[0])
+            self.then(failed, tensors, self.drop[0])
             return
 
         def taped(*x: Any) -> None:
@@ -627,11 +622,6 @@ class _Finish:
             raise Unsaid("a number is an input, and Python finishes the call")
         places = [*self.sources(), *self.results, *self.given.tensors, *self.given.containers]
         self.out.emit("tail", x=self.out.keep(finish), y=self.out.record(len(places), *places))
-
-
-def _type_of(outputs: Sequence[Node], entries: Sequence[Any], at: int) -> Any:
-    """The type of the tensor that a plan entry makes."""
-    return outputs[entries[at].index].type
 
 
 # -- where memory lies
