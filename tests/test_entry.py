@@ -104,14 +104,28 @@ def test_a_function_dies_with_its_entries():
 
 @needs_entry
 def test_a_trace_that_goes_takes_its_entry_along():
-    f = tj.compile(lambda x: x * 2)
-    entries = []
-    for n in range(1, 40):
-        warm(f, tj.ones(n), calls=5)
-        entries += [d.entry for d in f.front.directs.values() if d.entry not in entries]
-    assert len(f.front.directs) <= tj.config.current().max_traces
-    for n in (1, 20, 39):
-        assert f(tj.ones(n)).tolist() == [2.0] * n
+    f = tj.compile(lambda x, name: x * len(name))
+    names = ["a" * n for n in range(1, 30)]
+    for name in names:
+        warm(f, tj.ones(2), name, calls=5)
+    assert 0 < len(f.front.directs) <= tj.config.current().max_traces
+    assert {t for t, _ in f.front.directs} <= set(f.traces())
+    for name in (names[0], names[20], names[-1]):
+        assert f(tj.ones(2), name).tolist() == [float(len(name))] * 2
+
+
+@needs_entry
+def test_extents_that_are_inputs_have_an_entry_each_up_to_a_number():
+    f = tj.compile(lambda x: (x * 2).sum(0))
+    for k in range(200):
+        n = 2 + k % 40
+        assert f(tj.ones(n, 3)).tolist() == [2.0 * n] * 3
+    for _ in range(8):
+        f(tj.ones(9, 3))
+    before = hits(f)
+    f(tj.ones(9, 3))
+    assert hits(f) == before + 1
+    assert len(f.front.directs) <= 20
 
 
 @needs_entry

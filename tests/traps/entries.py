@@ -1083,3 +1083,42 @@ def numbers_and_keywords(T, jit, r):
     for k in range(2 * W):
         r(f(T.ones(2), k=0.5 * k))
         r(f(T.ones(2), j=k + 0.25, k=1.5))
+
+
+@attack()
+def extents_that_change(T, jit, r):
+    def f(x, y):
+        if x.shape[0] > 6:
+            return (x @ y).sum(0), x.shape[0]
+        return (x @ y).sum(0) * 2, x.shape[0]
+
+    f = jit(f)
+    for k in range(12 * W):
+        n = 2 + k % 9
+        r(f(T.full((n, 3), 1.0 + k), T.ones(3, 2)))
+    r(f(T.ones(1, 3), T.ones(3, 2)))
+    r(f(T.ones(0, 3), T.ones(3, 2)))
+    r(f(T.ones(40, 3), T.ones(3, 2)))
+    r(f(T.ones(3, 5).t(), T.ones(3, 2)))
+    r(raised(f, T.ones(5, 4), T.ones(3, 2)))
+
+
+@attack()
+def extents_and_writes(T, jit, r):
+    total = T.zeros(3)
+
+    def f(x):
+        total.add_(x.sum(0))
+        return x * total
+
+    f = jit(f)
+    for k in range(12 * W):
+        r(f(T.full((2 + k % 4, 3), 1.0)))
+    r(total)
+    base = T.arange(18.0).reshape(6, 3)
+    for n in (2, 3, 4, 5, 2, 3):
+        r(f(base[:n]))
+    total.data = base[5]
+    r(f(base))
+    r(f(base[:5]))
+    r([base, total])

@@ -35,7 +35,7 @@ from tracejit.runtime.interpreter import CALLABLE
 from tracejit.trace import confirmed, instrument
 from tracejit.trace.causes import ARGUMENTS, DATA, Cause
 from tracejit.trace.domain import Domain
-from tracejit.trace.entry import Direct, Front, Unsaid, make
+from tracejit.trace.entry import Direct, Front, Later, Unsaid, make
 from tracejit.trace.explain import Explanation, History, Subject
 from tracejit.trace.key import Call, Family, Shapes, describe_key, flatten, shapeless, with_symbols
 from tracejit.trace.recorder import Reason
@@ -50,6 +50,7 @@ _REFUSALS = 3  # recordings of one path that may be refused before it stays eage
 _ALL_REFUSALS = 24  # ... of all paths of a function
 _BUCKETS = 64
 _ENTRIES = 8  # native entries made for one trace, beside one for every so many hits
+_EXTENTS = 16  # ... where extents are inputs
 _CALLS, _COMPILED = CALLABLE["calls"], CALLABLE["compiled"]
 _log = logging.getLogger("tracejit.fallback")
 _wrong = logging.getLogger("tracejit.verify")
@@ -221,7 +222,7 @@ class Compiled(dispatch.Direct):
                 trace.used = self.calls
                 self.front.collect(self.buckets.values())
                 if entry is not None:
-                    self.front.put(trace, entry)
+                    self.front.put(trace, call, entry)
                     dispatch.direct(self, self.front.words)
                 return found, (), "", False
             if isinstance(found, Left):
@@ -242,19 +243,22 @@ class Compiled(dispatch.Direct):
         """
         if trace.unsaid or trace.hits < 1 or (tensors := resolve(self.domain, trace.recording, call)) is None:
             return None
-        if (direct := self.front.directs.get(trace)) is not None:
+        if (direct := self.front.get(trace, call)) is not None:
             direct.grow()
             if direct.lies([self.domain.array(t) for t in tensors]):
                 return None
-        if trace.made > _ENTRIES + trace.hits // 64:
-            trace.unsaid = "its memory moves too often"
+        if trace.made > (_EXTENTS if call.symbols else _ENTRIES) + trace.hits // 64:
+            trace.unsaid = "" if call.symbols else "its memory moves too often"
             return None
-        trace.made += 1
         try:
-            return make(trace, self.domain, call, tensors, config.current())
+            made = make(trace, self.domain, call, tensors, config.current())
+        except Later:
+            return None
         except Unsaid as e:
             trace.unsaid = str(e)
             return None
+        trace.made += 1
+        return made
 
     def place(self, call: Call) -> frozenset[Any]:
         """Complete the call's key by the numbers that are not inputs; returns which are."""

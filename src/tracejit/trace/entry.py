@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracejit import config
+from tracejit.codegen.llvm.families import Family
 from tracejit.codegen.llvm.native import Native
 from tracejit.runtime import buffer, dispatch, guards, interpreter, team
 from tracejit.runtime.dispatch import HERE, NAMES, ZERO, Assembler, Entry, Place, Record
@@ -38,10 +39,11 @@ if TYPE_CHECKING:
     from tracejit.trace.scalars import Numbers
     from tracejit.trace.tree import Bucket, Trace
 
-__all__ = ["Direct", "Front", "Unsaid", "make"]
+__all__ = ["Direct", "Front", "Later", "Unsaid", "make"]
 
 _DISTINCT = 24  # tensors, or containers, among the arguments: that no two are one is checked pair by pair
 _PAIRS = 2000  # of tensors whose memory is compared in every call
+_EXTENTS = 16  # entries of one trace, where extents are inputs
 _FRAMES = 8  # calls of one entry at a time, from as many threads
 _BRIEF = 64 << 10  # bytes that a program may touch without giving up the GIL: some ten microseconds
 _STEPS = 256  # ... and kernels
@@ -49,6 +51,10 @@ _STEPS = 256  # ... and kernels
 
 class Unsaid(Exception):
     """There is no instruction for this; the text says for what."""
+
+
+class Later(Exception):
+    """There will be: what it needs is not there before a call has been run."""
 
 
 @dataclass(eq=False)
@@ -81,6 +87,9 @@ class Direct:
         return all(buffer.address(arrays[i]) == at for i, at in self.fixed)
 
 
+Key = tuple["Trace", tuple[tuple[str, int], ...]]  # a trace, and its extents where they are inputs
+
+
 class Front:
     """What a compiled function has before its Python: the entries of its traces, in a chain."""
 
@@ -88,7 +97,7 @@ class Front:
         self.words = (ctypes.c_int64 * len(interpreter.CALLABLE))()
         self.slow = slow
         self.lock = threading.RLock()  # a collection inside may end a trace, and that comes here again
-        self.directs: dict[Trace, Direct] = {}
+        self.directs: dict[Key, Direct] = {}
         self._link()
         self.words[interpreter.CALLABLE["slow"]] = id(slow)
 
@@ -98,12 +107,20 @@ class Front:
         self.words[interpreter.CALLABLE["chain"]] = ctypes.addressof(chain)
         self.chain = chain, entries  # only now may those before go
 
-    def put(self, trace: Trace, direct: Direct) -> None:
+    def get(self, trace: Trace, call: Call) -> Direct | None:
+        """The entry of a trace for calls like this one."""
+        return self.directs.get((trace, tuple(call.symbols.items())))
+
+    def put(self, trace: Trace, call: Call, direct: Direct) -> None:
         """The entry of a trace, instead of an earlier one."""
         with building(), self.lock:
-            if (before := self.directs.get(trace)) is not None:
-                before.entry.retire()
-            self.directs = {trace: direct, **{t: d for t, d in tuple(self.directs.items()) if t is not trace}}
+            key: Key = trace, tuple(call.symbols.items())
+            of_trace = [k for k in tuple(self.directs) if k[0] is trace and k != key]
+            gone = {key, *of_trace[_EXTENTS - 1 :]}  # the latest are in front
+            for k in gone:
+                if (before := self.directs.get(k)) is not None:
+                    before.entry.retire()
+            self.directs = {key: direct, **{k: d for k, d in tuple(self.directs.items()) if k not in gone}}
             self._link()
 
     def collect(self, buckets: Iterable[Bucket]) -> None:
@@ -111,17 +128,19 @@ class Front:
         if not self.directs:
             return
         with building(), self.lock:
-            left = dict(self.directs)
-            for b in tuple(buckets):
-                for t in tuple(b.traces):
-                    if (d := left.pop(t, None)) is not None:
-                        hits, misses = d.counts()
-                        t.hits, t.misses, b.hits = t.hits + hits, t.misses + misses, b.hits + hits
-                        t.used = max(t.used, d.entry.used)
-            if left:
-                for d in left.values():
+            home = {t: b for b in tuple(buckets) for t in tuple(b.traces)}
+            left = set[Key]()
+            for k, d in tuple(self.directs.items()):
+                t = k[0]
+                if (b := home.get(t)) is None:
                     d.entry.retire()
-                self.directs = {t: d for t, d in tuple(self.directs.items()) if t not in left}
+                    left.add(k)
+                    continue
+                hits, misses = d.counts()
+                t.hits, t.misses, b.hits = t.hits + hits, t.misses + misses, b.hits + hits
+                t.used = max(t.used, d.entry.used)
+            if left:
+                self.directs = {k: d for k, d in tuple(self.directs.items()) if k not in left}
                 self._link()
 
 
@@ -130,6 +149,9 @@ def make(trace: Trace, domain: Domain, call: Call, tensors: Sequence[Any], setti
     rec, executable, known = trace.recording, trace.executable, dispatch.offsets()
     if domain.anatomy is None or known is None or dispatch.native() is None:
         raise Unsaid("this Python's objects are not laid out as expected")
+    arrays = [domain.array(t) for t in tensors]
+    if isinstance(executable, Family) and (executable := executable.at(arrays)) is None:
+        raise Later
     if not isinstance(executable, Native) or executable.plain is None:
         raise Unsaid("some of it runs as NumPy")
     if rec.slots:
@@ -138,7 +160,6 @@ def make(trace: Trace, domain: Domain, call: Call, tensors: Sequence[Any], setti
         raise Unsaid("it has no guard")
     if trace.kept or any(isinstance(e, Computed) and e.raises for e in rec.plan.entries):
         raise Unsaid("Python has work to do before the program, or work that may fail")
-    arrays = [domain.array(t) for t in tensors]
     if not all(a.flags.c_contiguous and a.flags.aligned for a in arrays):
         raise Unsaid("a tensor is not contiguous")
     out = Assembler(len(call.args) + len(call.kwargs), len(call.args))
@@ -149,7 +170,7 @@ def make(trace: Trace, domain: Domain, call: Call, tensors: Sequence[Any], setti
     found = [] if rec.numbers is None else _numbers(out, facts, rec.numbers)
     results = _arrays(out, executable.output_types, executable.plan.first_output)
     _arrays(out, executable.temp_types, executable.plan.first_output + len(results))
-    finish = _Finish(trace, domain, domain.anatomy, out, executable, given, results, found)
+    finish = _Finish(trace, domain, domain.anatomy, call, out, executable, given, results, found)
     out.emit("ask", x=ctypes.addressof(rec.guard.record))
     if rec.deeds:
         may, none = out.own(), id(None)
@@ -157,7 +178,7 @@ def make(trace: Trace, domain: Domain, call: Call, tensors: Sequence[Any], setti
         out.emit("is", may, x=none)
     out.code = [*match, *out.code, *match]
     out.emit("guard", x=ctypes.addressof(rec.guard.record))
-    _bind(out, facts, trace, given, found, tensors, arrays)
+    _bind(out, facts, trace, executable, given, found, tensors, arrays)
     fixed = _keep_apart(out, trace, arrays)
     frames = (ctypes.c_int64 * (1 + 2 * _FRAMES))()
     program = executable.plain
@@ -167,7 +188,7 @@ def make(trace: Trace, domain: Domain, call: Call, tensors: Sequence[Any], setti
     words = (program.address, ctypes.addressof(frames), int(not brief), ctypes.addressof(team.words) if threads else 0)
     out.emit("run", x=out.record(*words, threads))
     finish.emit()
-    out.keeps += [trace, rec.guard, frames, settings, facts]
+    out.keeps += [trace, executable, rec.guard, frames, settings, facts]
     array = guards.slot_offset(domain.anatomy.slots[domain.anatomy.array])
     assert array is not None
     direct = Direct(out.finish(array), program, frames, fixed)
@@ -452,17 +473,20 @@ class _Finish:
         trace: Trace,
         domain: Domain,
         anatomy: Anatomy,
+        call: Call,
         out: Assembler,
         executable: Native,
         given: _Given,
         results: Sequence[Place],
         found: Sequence[Place],
     ) -> None:
-        self.found = found
+        self.found, self.symbols = found, call.symbols
         self.trace, self.rec, self.domain, self.anatomy = trace, trace.recording, domain, anatomy
         self.out, self.executable, self.given, self.results = out, executable, given, results
         self.where = {where: self.constant(where) for _, where in self.rec.writes}
         self.made: list[Place] = []
+        if call.symbols and (self.rec.backward is not None or self.rec.deeds):
+            raise Unsaid("an extent is an input, and Python finishes the call")
         self.is_plain = all(map(self.is_native, self.rec.plan.entries))
         if self.is_plain:
             for e in self.rec.plan.entries:
@@ -618,6 +642,8 @@ class _Finish:
             call = Call(tensors=list(x[n + m : n + m + k]), containers=list(x[n + m + k :]))
             return trace.conclude(domain, call, x[:n], {}, x[n : n + m])
 
+        if self.symbols:
+            raise Unsaid("an extent is an input, and Python finishes the call")
         if self.rec.numbers is not None:
             raise Unsaid("a number is an input, and Python finishes the call")
         places = [*self.sources(), *self.results, *self.given.tensors, *self.given.containers]
@@ -631,13 +657,14 @@ def _bind(
     out: Assembler,
     facts: _Facts,
     trace: Trace,
+    executable: Native,
     given: _Given,
     found: Sequence[Place],
     tensors: Sequence[Any],
     arrays: Sequence[Array],
 ) -> None:
     """Each parameter's memory, and the constants'."""
-    rec, executable = trace.recording, trace.executable
+    rec = trace.recording
     for i, (s, owner) in enumerate(zip(rec.sources, rec.owners)):
         if owner is not None:
             out.emit("bind", _gradient_of(out, facts, rec, given, owner), out.external(i))
@@ -654,7 +681,6 @@ def _bind(
         out.emit("held", b=out.external(i), x=out.keep(s.get), y=id(tensors[i]))
         if id(tensors[i]) not in rec.guarded:
             facts.array(arrays[i], Place("array", i))
-    assert isinstance(executable, Native)
     for k, a in enumerate(executable.plan.constants):
         out.emit("constant", b=out.external(len(rec.sources) + k), x=buffer.address(a))
 

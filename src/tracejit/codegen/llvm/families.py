@@ -76,6 +76,10 @@ class Family:
             before.rest()
         return executable(arrays)
 
+    def at(self, arrays: Sequence[Array]) -> Native | None:
+        """What runs these arrays, if there were such before."""
+        return self.known.get(tuple(self._solve(arrays).items()))
+
     def _member(self, values: Values) -> Native:
         """The graph for these extents: planned anew, over code that is there, or compiled."""
         pinned = special(self._shapes, values)
