@@ -42,7 +42,7 @@ class Stats:
 class Store:
     """Bytes by key: up to `memory_bytes` in memory, up to `disk_bytes` in `folder`, oldest out first."""
 
-    def __init__(self, folder: Path, *, memory_bytes: int = 32 << 20, disk_bytes: int = 512 << 20) -> None:
+    def __init__(self, folder: Path, *, memory_bytes: int = 8 << 20, disk_bytes: int = 512 << 20) -> None:
         self.folder = folder
         self.stats = Stats()
         self._memory: OrderedDict[str, bytes] = OrderedDict()

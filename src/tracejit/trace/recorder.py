@@ -154,6 +154,8 @@ def where() -> str | None:
         name = f.f_code.co_filename
         if (short := _names.get(name)) is None:
             ours = name.startswith(_PACKAGE) and not name.startswith(_PROGRAMS)
+            if len(_names) > 4096:  # a program may compile new source for ever
+                _names.clear()
             short = _names[name] = "" if ours else name.rsplit("/", 1)[-1]
         if short:
             return f"{short}:{f.f_lineno}"
