@@ -20,7 +20,7 @@ import types
 import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -103,21 +103,27 @@ def disable(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Turn:
-    """Whose turn it is to record. A forked child does not wait for threads that it does not have."""
+    """Whose turn it is to record: a thread's, until it gives the turn back or, where an interrupt came before it could,
+    asks for it again. A forked child does not wait for threads that it does not have."""
 
     def __init__(self) -> None:
-        self.lock, self.process = threading.Lock(), os.getpid()
+        self.holder: tuple[int, int] | None = None
+        self.lock = threading.Lock()
 
     def take(self) -> bool:
         """Whether it is the caller's."""
-        if self.process != os.getpid():
-            self.lock, self.process = threading.Lock(), os.getpid()
-        return self.lock.acquire(blocking=False)
+        me = os.getpid(), threading.get_ident()
+        if self.holder is not None and self.holder[0] != me[0]:
+            self.holder, self.lock = None, threading.Lock()
+        with self.lock:
+            if self.holder is not None and self.holder != me:
+                return False
+            self.holder = me
+            return True
 
     def give_back(self) -> None:
         """Let others have it."""
-        with suppress(RuntimeError):  # taken before the fork
-            self.lock.release()
+        self.holder = None
 
 
 class Compiled(dispatch.Direct):

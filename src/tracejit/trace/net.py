@@ -176,18 +176,23 @@ def _is_support(module: Any) -> bool:
 
 
 class _Alone:
-    """What there is one of for all threads, changed while anyone records: the limit of recursion and the collector."""
+    """What there is one of for all threads, changed while anyone records: the limit of recursion and the collector.
+
+    A KeyboardInterrupt may cut off any of this, so all of it may be done again.
+    """
 
     def __init__(self) -> None:
-        self.lock, self.recordings, self.limit, self.collects = threading.Lock(), 0, 0, False
+        self.lock, self.limit, self.collects = threading.RLock(), 0, False
+        self.recordings: set[Recorder] = set()
 
-    def enter(self) -> None:
+    def enter(self, r: Recorder) -> None:
         """A hook is three Python frames, and deep recursion of the user's must not notice them; what a collection runs
         is Python code that is none of the call's."""
         with self.lock:
-            self.recordings += 1
-            if self.recordings == 1:
+            if not self.recordings:
                 self.limit, self.collects = sys.getrecursionlimit(), gc.isenabled()
+            self.recordings.add(r)
+            if len(self.recordings) == 1:
                 sys.setrecursionlimit(self.raised)
                 gc.disable()
 
@@ -196,12 +201,12 @@ class _Alone:
         """The limit meanwhile."""
         return min(4 * self.limit, 2**31 - 1)
 
-    def leave(self) -> None:
+    def leave(self, r: Recorder) -> None:
         """The last recording to end puts both back, but for a limit that someone set meanwhile."""
         with self.lock:
-            self.recordings -= 1
-            if self.recordings == 0:
+            if self.recordings == {r}:
                 self.restore()
+            self.recordings.discard(r)
 
     def restore(self) -> None:
         if sys.getrecursionlimit() == self.raised:
@@ -211,10 +216,10 @@ class _Alone:
 
     def in_child(self) -> None:
         """After a fork: the recordings of other threads are not there."""
-        mine = int(active() is not None)
-        if self.recordings > mine == 0:
+        mine = active()
+        if self.recordings and mine is None:
             self.restore()
-        self.lock, self.recordings = threading.Lock(), mine
+        self.lock, self.recordings = threading.RLock(), set() if mine is None else {mine}
 
 
 _alone = _Alone()
@@ -230,16 +235,27 @@ def run(r: Recorder, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
     if watch is not None:
         r.unwatched = watch.unwatched
         _native()
-    _alone.enter()
-    try:
-        with opened(r):
-            if watch is not None:
-                watch.open()
-            return r.invoke(f, args, kwargs)
-    finally:
-        del r.invoke  # a cycle would keep what the recording saw alive
+
+    def put_back() -> None:
         if watch is not None:
             watch.close()
-            del r.unwatched, watch.argument
             sys.setprofile(profile)
-        _alone.leave()
+        if active() is r:  # nobody records inside a recording, so there was none before
+            opened(None).__enter__()
+        _alone.leave(r)
+
+    try:
+        try:
+            _alone.enter(r)
+            with opened(r):
+                if watch is not None:
+                    watch.open()
+                return r.invoke(f, args, kwargs)
+        finally:
+            put_back()
+    finally:  # again, where an interrupt has cut that short
+        put_back()
+        r.__dict__.pop("invoke", None)  # cycles would keep what the recording saw alive
+        r.__dict__.pop("unwatched", None)
+        if watch is not None:
+            watch.__dict__.pop("argument", None)
