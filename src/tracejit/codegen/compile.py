@@ -25,6 +25,7 @@ from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import Array, Param, results
 from tracejit.passes.bind import bind
+from tracejit.runtime.forks import building
 
 __all__ = ["Executable", "Interpreted", "Miss", "PerShape", "build"]
 
@@ -144,7 +145,7 @@ class PerShape:
         executable = self.known.get(sizes)
         if executable is None:
             executable = self.make(bind(self.graph, values))
-            with self._lock:
+            with building(), self._lock:
                 self.known[sizes] = executable
                 while len(self.known) > self.KEEP:
                     del self.known[next(iter(self.known))]

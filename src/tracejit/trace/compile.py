@@ -235,7 +235,8 @@ class Compiled(dispatch.Direct):
                 seen = found.seen
                 self.front.collect(self.buckets.values())
                 if trace.misses > 16 + 4 * trace.hits:
-                    bucket.traces.remove(trace)  # it costs more than it brings
+                    # It costs more than it brings; another thread may have seen that, too.
+                    bucket.traces = [t for t in bucket.traces if t is not trace]
                 why = Cause(f"data led another way: {found.where or 'a check'} saw {found.value}", DATA)
                 logs.note("guards", "%s: %s", self.name, why)
             else:
@@ -361,11 +362,12 @@ class Compiled(dispatch.Direct):
 
     def cause(self, call: Call, bucket: Bucket | None, why: str) -> Cause | None:
         """Why a function that has compiled code is compiled again; None where that is not known, or it has none."""
-        if isinstance(why, Cause) or not any(b.traces for b in self.buckets.values()):
+        if isinstance(why, Cause) or not any(b.traces for b in tuple(self.buckets.values())):
             return why if isinstance(why, Cause) else None
         if bucket is not None:
             return None
-        before = max(self.buckets, key=lambda k: max((t.used for t in self.buckets[k].traces), default=-1))
+        known = tuple(self.buckets.items())
+        before, _ = max(known, key=lambda found: max((t.used for t in found[1].traces), default=-1))
         return Cause(f"arguments were ({describe_key(before)}), are ({describe_key(call.key)})", ARGUMENTS)
 
     @property
@@ -474,12 +476,12 @@ class Compiled(dispatch.Direct):
             return
         front.collect(buckets.values())
         trace.used = self.calls
-        bucket.traces.insert(0, trace)
+        bucket.traces = [trace, *bucket.traces]
         self.say(bucket, trace)
-        traces = [(t.used, b, t) for b in self.buckets.values() for t in b.traces]
+        traces = [(t.used, b, t) for b in tuple(self.buckets.values()) for t in b.traces]
         if len(traces) > settings.max_traces:
             _, b, oldest = min(traces, key=lambda entry: entry[0])
-            b.traces.remove(oldest)
+            b.traces = [t for t in b.traces if t is not oldest]
             front.collect(buckets.values())
 
     def say(self, bucket: Bucket, trace: Trace) -> None:
@@ -510,7 +512,9 @@ class Compiled(dispatch.Direct):
     def bucket(self, call: Call, settings: config.Config) -> Bucket:
         """A new bucket for the call's key, which it keeps valid."""
         if len(self.buckets) >= _BUCKETS:
-            for key in [k for k, b in self.buckets.items() if not b.traces][: _BUCKETS // 2] or list(self.buckets)[:1]:
+            for key in [k for k, b in tuple(self.buckets.items()) if not b.traces][: _BUCKETS // 2] or list(
+                self.buckets
+            )[:1]:
                 self.buckets.pop(key, None)
         key, buckets, front = call.key, self.buckets, self.front
 
@@ -567,7 +571,7 @@ class Compiled(dispatch.Direct):
     def traces(self) -> list[Trace]:
         """The traces there are."""
         self.front.collect(self.buckets.values())
-        return [t for b in self.buckets.values() for t in b.traces]
+        return [t for b in tuple(self.buckets.values()) for t in b.traces]
 
     def explain(self, html: str | os.PathLike[str] | None = None) -> Explanation:
         """What was compiled and what was not, and why: a text, which has `html()`. `html` is a file for that page."""

@@ -122,7 +122,7 @@ def _checked(history: History) -> str:
 
 def _text(s: Subject) -> Iterable[str]:
     yield f"{s.name}: {s.compiled} of {s.calls} calls ran compiled"
-    for key, bucket in s.buckets.items():
+    for key, bucket in tuple(s.buckets.items()):
         yield f"  called with ({describe_key(key)})"
         for trace in bucket.traces:
             yield f"    trace: {_trace_line(trace)}"
@@ -177,7 +177,7 @@ def _page(s: Subject) -> str:
     if s.history.verified:
         parts.append(f"<p>{escape(_checked(s.history))}.</p>")
         parts += [f'<pre class="bad">{escape(m)}</pre>' for m in s.history.mismatches]
-    for key, bucket in s.buckets.items():
+    for key, bucket in tuple(s.buckets.items()):
         parts.append(f"<h2>Called with ({escape(describe_key(key))})</h2>")
         for number, trace in enumerate(bucket.traces, 1):
             parts += _trace_section(number, trace)

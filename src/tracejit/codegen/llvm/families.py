@@ -22,6 +22,7 @@ from tracejit.ir.graph import Graph
 from tracejit.ir.op import Array
 from tracejit.passes.bind import bind
 from tracejit.runtime import engine
+from tracejit.runtime.forks import building
 
 if TYPE_CHECKING:
     from tracejit.codegen.kernel import Kernel
@@ -66,7 +67,7 @@ class Family:
         values = self._solve(arrays)
         key = tuple(values.items())
         if (executable := self.known.get(key)) is None:
-            with self._lock:
+            with building(), self._lock:
                 executable = self.known.get(key) or self._member(values)
                 self.known[key] = executable
                 while len(self.known) > KEEP:
