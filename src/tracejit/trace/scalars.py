@@ -160,7 +160,8 @@ class Memory:
     def widens(self, key: Any, value: Number, bits: Any) -> bool:
         """Whether number `key`, now `value`, is an input; remembers it."""
         if len(self.wide) + len(self.exact) + len(self.moving) > 4096:  # places of objects that are gone by now
-            self.wide.clear(), self.exact.clear(), self.moving.clear()
+            for places in (self.wide, self.exact, self.moving):
+                places.clear()
         if key in self.exact:
             return False
         if key not in self.wide:
