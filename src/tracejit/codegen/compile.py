@@ -23,7 +23,7 @@ from tracejit.codegen.result import Checks, Miss, own, same_bits
 from tracejit.errors import BackendError
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
-from tracejit.ir.op import Array, Param, results
+from tracejit.ir.op import Array, Param
 from tracejit.passes.bind import bind
 from tracejit.runtime.forks import building
 
@@ -62,7 +62,7 @@ def build(
     have exactly the given bits. `optimize` runs the passes first, unless the outcome is in the store.
     """
     updates, checks = dict(updates or {}), tuple(checks)
-    is_static = all(t.is_static for n in graph.nodes for t in results(n.type))
+    is_static = all(p.type.is_static for p in graph.params)  # where symbols come from
     if backend == "llvm":
         if is_static:
             return native.assemble(graph, updates, checks, optimize=optimize)

@@ -25,7 +25,7 @@ from tracejit.passes.fold import fold
 from tracejit.passes.hoist import hoist
 from tracejit.passes.rewrite import rewrite
 from tracejit.passes.rollup import roll_up
-from tracejit.passes.stack import stack_pieces
+from tracejit.passes.stack import stack_many, stack_pieces
 
 __all__ = ["EXACT", "PASSES", "PIPELINE", "ROLLING", "RULES", "Pass", "optimize"]
 
@@ -58,7 +58,9 @@ PIPELINE = (_DEDUPE, _FOLD, _ALGEBRA, _FOLD, _DEDUPE)
 PASSES = {p.name: p for p in PIPELINE}
 
 # Loops come before all that takes time, for that is then spent on one turn instead of all.
-ROLLING = (_pass("stack", stack_pieces), _pass("roll_up", roll_up), _pass("hoist", hoist))
+ROLLING = (
+    _pass("stack", stack_many), _pass("roll_up", roll_up), _pass("stack", stack_pieces), _pass("hoist", hoist),
+)  # fmt: skip
 
 
 def optimize(graph: Graph, *, exact_only: bool = True, loops: bool = False) -> Graph:
@@ -91,7 +93,7 @@ def _bodies(graph: Graph, exact_only: bool) -> Graph:
             continue
         inputs = tuple([new[i] for i in n.inputs])
         if isinstance(n.op, Loop):
-            new[n] = Node.of(replace(n.op, body=optimize(n.op.body, exact_only=exact_only)), inputs)
+            new[n] = Node.of(replace(n.op, body=optimize(stack_pieces(n.op.body), exact_only=exact_only)), inputs)
             new[n].label, new[n].where = n.label, n.where
         else:
             new[n] = n.with_inputs(inputs)

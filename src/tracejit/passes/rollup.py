@@ -14,7 +14,7 @@ from typing import Any
 
 from tracejit.ir.graph import Graph, param
 from tracejit.ir.node import Node
-from tracejit.ir.op import ArrayConst, Item, Op, results
+from tracejit.ir.op import ArrayConst, Item, Op
 from tracejit.ops.control import Loop
 from tracejit.ops.movement import Flip, Reshape, Slice, Transpose
 from tracejit.passes.sections import FEWEST, VIEWS, Edge, Program, Relation, Section, edge, find
@@ -24,12 +24,8 @@ __all__ = ["lifted", "roll_up"]
 
 def roll_up(graph: Graph) -> Graph:
     """`graph` with its repeated sections as loops; itself where there are none."""
-    if len(graph.nodes) < 3 * FEWEST or not all(
-        t.is_static and t.device == "cpu" for n in graph.nodes for t in results(n.type)
-    ):
-        return graph
-    program = find(graph)
-    return _Rebuild(graph, program).run() if program.sections else graph
+    program = find(graph) if len(graph.nodes) >= 3 * FEWEST else None
+    return graph if program is None else _Rebuild(graph, program).run()
 
 
 @dataclass(eq=False)

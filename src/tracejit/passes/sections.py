@@ -15,21 +15,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
-from tracejit.ir.op import Param, attribute_key, results, same_op
-from tracejit.ir.types import TupleType
+from tracejit.ir.op import Op, Param, attribute_key, results, same_op
+from tracejit.ir.types import TensorType, TupleType
 
 __all__ = ["Edge", "Program", "Relation", "Section", "edge", "find", "read"]
 
 VIEWS = frozenset({"reshape", "transpose", "slice", "flip", "broadcast", "copy", "stop_gradient"})
 FEWEST = 4  # turns that are worth a loop
 SMALL = 256  # steps in all turns that are not: kernels do better with pointwise steps written out
+_WIDEST = 4  # operands that are compared all steps at once
 _PERIODS, _REGIONS, _ALIGNMENTS = 24, 64, 96  # that are tried
 
 
@@ -71,6 +72,9 @@ class Section:
         return divmod(step - self.start, self.period)
 
 
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+
 @dataclass(eq=False)
 class Program:
     """A graph as a sequence of steps and edges between them."""
@@ -78,29 +82,71 @@ class Program:
     steps: list[Node]
     at: dict[Node, int]
     edges: list[tuple[Edge, ...]]
-    kinds: np.ndarray[Any, np.dtype[np.int64]]  # equal for steps that may be turns of one
+    kinds: Numbers  # equal for steps that may be turns of one
+    sources: Numbers  # of each step and operand: the step it reads, or below 0 a number of another value; see `_NONE`
+    paths: Numbers  # equal for equal paths
     sections: list[Section] = field(default_factory=list[Section])
     home: dict[int, Section] = field(default_factory=dict[int, Section])  # of the steps in sections
 
 
-def read(graph: Graph) -> Program:
-    """The steps of a graph, whose shapes are known."""
+_NONE = -1  # no such operand
+
+
+def read(graph: Graph) -> Program | None:
+    """The steps of a graph; None where a shape is not known, or a value lies elsewhere than in memory."""
     steps = [n for n in graph.nodes if n.inputs and n.op.name not in VIEWS]
+    at = {n: k for k, n in enumerate(steps)}
     kinds: dict[Hashable, int] = {}
-    ops: dict[int, Hashable] = {}  # ops are shared by many nodes
-    numbers = np.empty(len(steps), np.int64)
-    for k, n in enumerate(steps):
-        if (op := ops.get(id(n.op))) is None:
-            op = ops[id(n.op)] = attribute_key(n.op)
-        key = (op, *((t.dtype, t.shape, t.device) for t in results(n.type)), len(n.inputs))
-        numbers[k] = kinds.setdefault(key, len(kinds))
+    plain: dict[type[Op], bool] = {}  # ops without attributes
+    others: dict[Hashable, int] = {}
+    forms: dict[Hashable, int] = {}
+    numbers: list[int] = []
+    sources: list[list[int]] = []
+    paths: list[list[int]] = []
     seen: dict[Node, Edge] = {}
-    edges = [tuple([edge(i, seen) for i in n.inputs]) for n in steps]
-    return Program(steps, {n: k for k, n in enumerate(steps)}, edges, numbers)
+    edges: list[tuple[Edge, ...]] = []
+    widest = min(_WIDEST, max((len(n.inputs) for n in steps), default=0))
+    for n in steps:
+        cls = type(n.op)
+        if cls not in plain:
+            plain[cls] = not fields(cls)
+        type_ = n.type
+        key = (
+            cls if plain[cls] else attribute_key(n.op),
+            (type_.dtype, type_.shape) if isinstance(type_, TensorType) else attribute_key(type_.items),
+            len(n.inputs),
+        )
+        if (kind := kinds.get(key)) is None:
+            if not all(t.is_static and t.device == "cpu" for t in results(type_)):
+                return None
+            kind = kinds[key] = len(kinds)
+        numbers.append(kind)
+        found = tuple([edge(i, seen) for i in n.inputs])
+        edges.append(found)
+        from_, by = [_NONE] * widest, [_NONE] * widest
+        for q, e in enumerate(found[:widest]):
+            x = e.source
+            if (step := at.get(x)) is None:
+                if x not in others:
+                    others[x] = others.setdefault(identity(x), len(others))
+                step = -2 - others[x]
+            from_[q] = step
+            if e.path:
+                by[q] = forms.setdefault(tuple([v.op for v in e.path]), len(forms))
+        sources.append(from_)
+        paths.append(by)
+    return Program(steps, at, edges, *(np.array(x, np.int64) for x in (numbers, sources, paths)))
+
+
+def identity(n: Node) -> Hashable:
+    """Equal for parameters that are the same, and for equal constants."""
+    return n if isinstance(n.op, Param) else (attribute_key(n.op), attribute_key(n.type))
 
 
 def edge(n: Node, seen: dict[Node, Edge]) -> Edge:
     """What `n` is a view of."""
+    if n.op.name not in VIEWS:
+        return Edge(n, ())
     path: list[Node] = []
     below = n
     while below not in seen and below.op.name in VIEWS:
@@ -112,9 +158,10 @@ def edge(n: Node, seen: dict[Node, Edge]) -> Edge:
     return known
 
 
-def find(graph: Graph) -> Program:
-    """The steps of a graph with its repeated sections, the longest first."""
-    program = read(graph)
+def find(graph: Graph) -> Program | None:
+    """The steps of a graph with its repeated sections, the longest first; None where there are none."""
+    if (program := read(graph)) is None:
+        return None
     tried = list(regions(program))
     while (found := next((s for r in tried if (s := settle(program, *r)) is not None), None)) is not None:
         program.sections.append(found)
@@ -122,7 +169,7 @@ def find(graph: Graph) -> Program:
         # Rows of the new section may be what another one waited for, so all are tried again.
         tried = [r for r in tried if not (r[0] < found.stop and found.start < r[0] + r[1])] + [*outside(tried, found)]
         tried.sort(key=lambda r: (-r[1], r[2]))
-    return program
+    return program if program.sections else None
 
 
 def outside(tried: Sequence[tuple[int, int, int]], s: Section) -> Iterator[tuple[int, int, int]]:
@@ -165,7 +212,7 @@ def settle(program: Program, start: int, length: int, period: int) -> Section | 
     if not any(goes_on(program, at, period) for at in probes):  # most regions fail here already
         return None
     stop = start + length
-    pairs = [relate(program, k, period) for k in range(start, stop - period)]
+    pairs = related(program, start, stop - period, period)
     low, high = longest(pairs, period)
     best: Section | None = None
     fewest = 0
@@ -252,6 +299,27 @@ def relate(program: Program, k: int, period: int) -> tuple[Relation | None, ...]
     """How the edges of step k go on in the step a period later."""
     now, then = program.edges[k], program.edges[k + period]
     return tuple([relation(program, k, period, a, b) for a, b in zip(now, then)])
+
+
+def related(program: Program, start: int, stop: int, period: int) -> list[tuple[Relation | None, ...]]:
+    """`relate` of all these steps. Most edges are shifts or read one value, and equal to those a period before: seen
+    at once."""
+    src, path = program.sources, program.paths
+    now, then = slice(start, stop), slice(start + period, stop + period)
+    simple = (path[now] == path[then]) & (
+        (src[now] == src[then]) | ((src[then] - src[now] == period) & (src[now] >= 0) & (src[then] >= 0))
+    )
+    simple |= src[now] == _NONE
+    is_simple = simple.all(axis=1)
+    step = np.arange(start, stop)[:, None]
+    form = np.where(src[now] == src[then], src[now], np.iinfo(np.int64).max - (step - src[now]))
+    repeats = np.zeros(stop - start, bool)
+    repeats[period:] = is_simple[period:] & is_simple[:-period] & (form[period:] == form[:-period]).all(axis=1)
+    out: list[tuple[Relation | None, ...]] = []
+    for k, again in enumerate(repeats.tolist()):
+        is_long = len(program.edges[start + k]) > _WIDEST
+        out.append(out[k - period] if again and not is_long else relate(program, start + k, period))
+    return out
 
 
 def relation(program: Program, k: int, period: int, now: Edge, then: Edge) -> Relation | None:

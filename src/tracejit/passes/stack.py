@@ -6,7 +6,7 @@ same values, but for the sign of zeros: 0.0 + -0.0 is 0.0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from tracejit.ir.graph import Graph
@@ -14,9 +14,20 @@ from tracejit.ir.node import Node
 from tracejit.ops.movement import Concat
 from tracejit.ops.source import Const
 
-__all__ = ["stack_pieces"]
+__all__ = ["stack_many", "stack_pieces"]
+
+MANY = 8  # pieces of a sum whose number is likely that of the turns of a loop
 
 Piece = tuple[int, int, Node]  # begin and end along the axis, and what lies there
+
+
+def stack_many(graph: Graph) -> Graph:
+    """`stack_pieces` where there may be sums of many pieces; a look at the pads otherwise."""
+    lows: dict[Hashable, set[Hashable]] = {}
+    for n in graph.nodes:
+        if n.op.name == "pad":
+            lows.setdefault(n.shape, set()).add(n.op.low)  # type: ignore[attr-defined]
+    return stack_pieces(graph) if any(len(x) > MANY for x in lows.values()) else graph
 
 
 def stack_pieces(graph: Graph) -> Graph:
