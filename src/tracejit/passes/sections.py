@@ -135,7 +135,8 @@ def read(graph: Graph) -> Program | None:
                 by[q] = forms.setdefault(tuple([v.op for v in e.path]), len(forms))
         sources.append(from_)
         paths.append(by)
-    return Program(steps, at, edges, *(np.array(x, np.int64) for x in (numbers, sources, paths)))
+    src, path = (np.array(x, np.int64).reshape(len(steps), widest) for x in (sources, paths))
+    return Program(steps, at, edges, np.array(numbers, np.int64), src, path)
 
 
 def identity(n: Node) -> Hashable:
