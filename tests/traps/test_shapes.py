@@ -530,3 +530,12 @@ def test_explain_says_why_extents_stay_exact():
     for n in (5, 5, 5, 7, 9):
         f(*x_of("n", 4)(n))
     assert "for all extents in vain" in str(tj.explain(f))
+
+
+@pytest.mark.parametrize("case", [(k, c) for k, c in enumerate(CASES) if c[2]][::3], ids=name_of)
+def test_extents_that_come_again_are_entered_natively_and_right(case):
+    _, (fn, make, _) = case
+    f = tj.compile(fn)
+    for n in (6, 6, 6, 7, 9, *(7, 9, 11, 6, 13, 12, 1, 4) * 4):
+        want, got = observed(fn, make(n)), observed(f, make(n))
+        assert same(want, got), f"length {n}: plain {want}, compiled {got}"
