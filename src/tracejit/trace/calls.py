@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracejit.errors import NotCompilable
-from tracejit.trace import effects, instrument
+from tracejit.trace import computed, effects, instrument
 from tracejit.trace.attributes import (
     C_CALLABLES,
     CONTAINERS,
@@ -195,7 +195,7 @@ def _with_number(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str
     if name is None or r.domain.tensor.__dict__.get(f.__name__) is not f:
         return args
     r.touch(args[0])
-    stand_in = r.number_tensor(args[1], args[0], name)
+    stand_in = computed.number_tensor(r, args[1], args[0], name)
     return args if stand_in is None else (args[0], stand_in)
 
 
@@ -251,7 +251,7 @@ def construct(r: Recorder, cls: type, args: tuple[Any, ...], kwargs: Mapping[str
         if cls is type:
             return type(plain_number(args[0]))
         if cls in (float, int, bool):
-            return r.scalar(cls, args[0])
+            return computed.scalar(r, cls, args[0])
     if model is not None and cls is str:
         return model(r, *args, **kwargs)
     if model is not None or cls in effects.DEEP or issubclass(cls, BaseException) or is_library(cls.__module__):
@@ -356,7 +356,7 @@ def call_builtin(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str
     if known or model is not None:
         opaque = any(type(a) in OPAQUE for a in args)
         if opaque and not kwargs and f in FUNCTIONS and all(type(a) in NUMBERS for a in args):
-            return r.scalar(f, *args)
+            return computed.scalar(r, f, *args)
         if model is not None and f in KEEP_OPAQUE:
             return model(r, *args, **kwargs)
     if model is not None or known:

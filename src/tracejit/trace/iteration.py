@@ -7,6 +7,7 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tracejit.trace import computed
 from tracejit.trace.attributes import CONTAINERS, Function, is_base, old_iterator, plain
 from tracejit.trace.domain import is_library
 from tracejit.trace.objects import FRESH_ITERATORS, IMMUTABLE, describe
@@ -154,10 +155,10 @@ def text_of(r: Recorder, x: Any, spec: str | None = None, conversion: int = 1) -
             x = r.item(lambda tensor: tensor.item(), x)
             t = type(x)
         elif not r.domain.has_tape(x):  # a tape shows, and it is another one in a compiled call
-            return r.text(rendered, x, spec, conversion)
+            return computed.text(r, rendered, x, spec, conversion)
     if t in OPAQUE and not x.seen:
         raises = t is OpaqueInt and bool(spec) and spec[-1:] != "d"
-        return r.text(rendered, x, spec, conversion, raises=raises)
+        return computed.text(r, rendered, x, spec, conversion, raises=raises)
     x = r.reveal(x)
     if t in IMMUTABLE or r.is_value(x):
         return rendered(x, spec, conversion)
@@ -195,7 +196,7 @@ def joined(parts: Sequence[str], sep: str) -> str:
     """sep.join(parts)"""
     r = active()
     if r is not None and any(type(p) is OpaqueText and not p.seen for p in parts):
-        return r.text(_join, sep, *parts)
+        return computed.text(r, _join, sep, *parts)
     return sep.join(parts)
 
 

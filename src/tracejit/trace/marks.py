@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tracejit.trace import computed
 from tracejit.trace.journal import Effect
 from tracejit.trace.objects import IMMUTABLE, bits, describe, elements, is_namedtuple, kind_of
 from tracejit.trace.recorder import Recorder, opened
@@ -130,7 +131,7 @@ def called_by_name(x: Any, name: str, *args: Any, **kwargs: Any) -> None:
 def _pure(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if not kwargs and any(type(a) in OPAQUE for a in args) and all(type(a) in _NUMBERS for a in args):
         with opened(None):
-            return r.unwatched(r.scalar, f, *args)
+            return r.unwatched(computed.scalar, r, f, *args)
     args, kwargs = _plain(r, args), dict(zip(kwargs, _plain(r, tuple(kwargs.values()))))
     return _new(r, f, _apart(r, f, args, kwargs))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracejit.ir.symint import SymInt
+from tracejit.trace import computed
 from tracejit.trace.attributes import CONTAINERS, Function, is_base, is_number, offer, old_iterator, plain
 from tracejit.trace.domain import is_library
 from tracejit.trace.iteration import iterate
@@ -94,7 +95,7 @@ def apply_binary(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> 
 def _text(r: Recorder, a: str, b: Any, op: Callable[[Any, Any], Any]) -> str | None:
     """a + b or a % b where opaque parts go into the text; None where they must be looked at."""
     if op in (operator.add, operator.iadd) and type(b) in (str, OpaqueText):
-        return r.text(operator.add, a, b)
+        return computed.text(r, operator.add, a, b)
     parts = b if type(b) is tuple else (b,)
     if op not in (operator.mod, operator.imod) or not any(type(p) in OPAQUE for p in parts):
         return None
@@ -102,7 +103,7 @@ def _text(r: Recorder, a: str, b: Any, op: Callable[[Any, Any], Any]) -> str | N
         return None
     asked = r.unwatched(re.findall, r"%[-+ #0-9.]*(.)", a)
     floats = all(type(p) is not OpaqueInt for p in parts)
-    return r.text(_percent, a, *parts, raises=not (set(asked) <= set("feEgGsr%" if floats else "dsr%")))
+    return computed.text(r, _percent, a, *parts, raises=not (set(asked) <= set("feEgGsr%" if floats else "dsr%")))
 
 
 def _percent(text: str, *parts: Any) -> str:
@@ -118,14 +119,14 @@ _WITH_TENSORS = frozenset("add sub mul truediv pow lt le gt ge eq ne".split())
 def of_opaque(r: Recorder, a: Any, b: Any, op: Callable[[Any, Any], Any]) -> Any:
     """a op b where one is an opaque number and the other a number or a tensor; ABSENT where it must be looked at."""
     if type(a) in _NUMBERS and type(b) in _NUMBERS:
-        return r.scalar(op, a, b)
+        return computed.scalar(r, op, a, b)
     name = op.__name__ if op.__name__ in _WITH_TENSORS else op.__name__[1:]
     if name not in _WITH_TENSORS:
         return ABSENT
     for x, t in ((a, b), (b, a)):
         if type(x) in OPAQUE and type(x) is not OpaqueText and r.is_tensor(t) and is_library(type(t).__module__):
             r.touch(t)
-            if (stand_in := r.number_tensor(x, t, name)) is None:
+            if (stand_in := computed.number_tensor(r, x, t, name)) is None:
                 return ABSENT
             return plain(r, op, *((stand_in, t) if x is a else (t, stand_in)))
     return ABSENT
@@ -147,7 +148,7 @@ def unary(operands: tuple[Any, Callable[[Any], Any]]) -> Any:
     if (r := active()) is None or type(x) in IMMUTABLE:
         return op(x)
     if type(x) in OPAQUE:
-        return r.scalar(op, x)
+        return computed.scalar(r, op, x)
     if is_number(r, x):
         r.deep(x)
         return plain(r, op, x)
@@ -294,7 +295,7 @@ def truth(x: Any) -> bool:
     if r is None or x is True or x is False or type(x) in IMMUTABLE:
         return bool(x)
     if type(x) in OPAQUE:
-        return r.scalar(bool, x)
+        return computed.scalar(r, bool, x)
     t = type(x)
     if is_number(r, x):
         r.deep(x)

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
+from tracejit.trace import computed
 from tracejit.trace.attributes import (
     CONTAINERS,
     Function,
@@ -247,7 +248,7 @@ def length(r: Recorder, x: Any) -> Any:
         r.shallow(x)
         return len(x)
     started = r.read("len", x, None, len(before))
-    return r.scalar(operator.add, started, len(x) - len(before))
+    return computed.scalar(r, operator.add, started, len(x) - len(before))
 
 
 def advance(r: Recorder, count: Any) -> Any:
@@ -255,7 +256,7 @@ def advance(r: Recorder, count: Any) -> Any:
     start, step = count_state(count)
     now = r.read("count", count, None, start)
     act(r, next, count)
-    _note(r, "count", count, None, r.scalar(operator.add, now, step))
+    _note(r, "count", count, None, computed.scalar(r, operator.add, now, step))
     return now
 
 
