@@ -25,7 +25,7 @@ from tracejit.trace.key import Call
 from tracejit.trace.net import run
 from tracejit.trace.objects import bits, plain_numbers
 from tracejit.trace.outputs import Argument, Computed, Grad, Held, Plan, Planner, Scalar, slot_entries, slots_of, watch
-from tracejit.trace.recorder import Cell, Reason, Recorder, opened
+from tracejit.trace.recorder import Cell, Reason, Recorder
 from tracejit.trace.scalars import Memory, Numbers, Source, close, reader
 
 __all__ = ["Link", "Recording", "record"]
@@ -192,13 +192,17 @@ def record(
         r.refuse(r.builder.unfit or next(iter(scope.looked.values())))
     if r.reasons:
         return _only_ours(r, result), tuple(r.reasons)
+    here = config.modes.here
     try:
-        with building(), opened(r):
+        with building():
+            here.recorder = r  # not `opened`: an interrupt may cut off its __exit__
             closed = _close(r, call, result, Link(), name)
     except Exception as e:  # the call itself is over and right: a mistake of ours must not reach the user as its error
         _log.exception("recording %s could not be closed", name)
         r.refuse(f"internal error: {type(e).__name__}: {e}")
         closed = None
+    finally:
+        here.recorder = None
     if scope is not None:
         if scope.looked or r.builder.unfit:
             r.refuse(r.builder.unfit or next(iter(scope.looked.values())))
