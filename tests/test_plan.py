@@ -31,6 +31,7 @@ from tracejit.ops.order import Sort
 from tracejit.ops.reduce import ReduceSum
 from tracejit.ops.source import Const
 from tracejit.runtime import engine, store
+from tracejit.runtime.program import Arena
 
 RNG = np.random.default_rng(0)
 
@@ -147,6 +148,55 @@ def test_updates_and_checks_survive(flag: float) -> None:
     same([x], [np.array([2, 3, 4], np.float32)])
     x[:] = 2
     assert again([x, np.array(0.0, np.float32)]) == Miss(1, np.float32(0))
+
+
+def optimizer_like(count: int, size: int) -> tuple[Graph, dict[int, int]]:
+    """Many small updates in place, each of a parameter of its own, by a rate computed once."""
+    rate = f32(label="rate")
+    params = [f32(size + k % 3, label=f"p{k}") for k in range(count)]
+    new = [x - x * p.Exp()(rate) for x in params]
+    return Graph("step", (rate, *params), tuple(new)), {k: k + 1 for k in range(count)}
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_short_kernels_that_do_not_wait_for_each_other_are_a_batch(threads: int) -> None:
+    graph, updates = optimizer_like(20, 9000)
+    first = build(graph, updates=updates)
+    assert isinstance(first, Native)
+    again = kept(optimizer_like(20, 9000)[0], updates=updates)
+    for built in (first, again):
+        (segment,) = built.plan.parts
+        assert isinstance(segment, plan.Segment)
+        (batch,) = segment.batches
+        assert batch.stop - batch.first == 20
+        args = [np.array(0.3, np.float32), *(floats(9000 + k % 3) for k in range(20))]
+        want = [x - x * np.exp(args[0]) for x in args[1:]]
+        with config.override(threads=threads):
+            built(args)
+        for x, y in zip(args[1:], want, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def test_kernels_of_a_batch_share_no_memory_that_one_of_them_writes() -> None:
+    x, w = [f32(96, 96, label=f"x{k}") for k in range(8)], f32(96, 96, label="w")
+    first = [MatMul()(v, w) for v in x]
+    between = [p.Exp()(m * 0.1) for m in first]  # each reads what nobody reads after it, and writes for a product
+    out = build(Graph("g", (*x, w), tuple(MatMul()(b, w) for b in between)))
+    assert isinstance(out, Native)
+    (segment,) = out.plan.parts
+    assert isinstance(segment, plan.Segment)
+    (batch,) = segment.batches
+    inside = segment.steps[batch.first : batch.stop]
+    places = {arg for s in inside for arg in s.args}
+    assert len(inside) == 8
+    assert len(places) == 16
+    assert all(isinstance(place, Arena) for place in places)
+    args = [*(floats(96, 96) for _ in x), floats(96, 96)]
+    results = out(args)
+    assert isinstance(results, tuple)
+    for got, v in zip(results, args, strict=False):
+        want = np.exp(v @ args[-1] * np.float32(0.1)) @ args[-1]
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-2)
 
 
 def test_another_call_of_the_same_graph_is_another_plan() -> None:

@@ -14,7 +14,7 @@ import pytest
 from tracejit import config
 from tracejit.errors import BackendError
 from tracejit.runtime import buffer, engine, team, walker
-from tracejit.runtime.program import Arena, Check, External, Int, Program, Step
+from tracejit.runtime.program import Arena, Batch, Check, External, Int, Loop, Program, Row, Step
 from tracejit.runtime.store import Store
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -409,6 +409,65 @@ def test_program_prints_its_steps(add):
     text = str(chain(add, 2, 32, checks=[Check(1, External(1), 1, 1)]))
     assert "0: add 1(external 0, arena + 0, 1) over 32 in slices of 16" in text
     assert "check 0: external 1 == 0x1 (1 bytes)" in text
+
+
+def apart(code, extents, grain=16, *, batches, checks=()):
+    """out = in + k, where step k has elements of its own."""
+    starts = np.cumsum([0, *extents])
+    steps = [
+        Step(
+            code.address("add"), (External(0, 8 * s), External(1, 8 * s), Int(k)), n, grain, 64, f"part {k}", n > grain
+        )
+        for k, (s, n) in enumerate(zip(starts.tolist(), extents))
+    ]
+    return Program(steps, 0, 2, checks, [code], batches=batches)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("extents", [(1, 1), (40, 0, 1, 33, 0), (5,) * 100, (1000, 1, 1, 1), (0, 0, 640)])
+def test_batch_computes_each_unit_of_its_steps_once(add, threads, extents):
+    program = apart(add, extents, batches=[Batch(0, len(extents))])
+    number = np.repeat(np.arange(len(extents)), extents)
+    a = np.arange(len(number)) * 10
+    with config.override(threads=threads):
+        for _ in range(20):
+            b = np.full(len(a), -1)
+            assert program.run(addresses(a, b)) == -1
+            assert np.array_equal(b, a + number)
+
+
+def test_batches_stand_between_other_steps_loops_and_checks(add):
+    extents = (16,) * 6
+    checks = [Check(2, External(1, 8 * 32), 8, 34), Check(5, External(1, 8 * 80), 8, 85)]
+    a, b = np.arange(96), np.zeros(96, np.int64)
+    with config.override(threads=3):
+        program = apart(add, extents, 4, batches=[Batch(4, 6), Batch(1, 4)], checks=checks)
+        assert program.run(addresses(a, b)) == -1
+        assert np.array_equal(b, a + np.repeat(np.arange(6), 16))
+        a[32] = 0  # of the first batch: the second is not begun
+        b[:] = 0
+        assert program.run(addresses(a, b)) == 0
+        assert b.reshape(6, 16).any(1).tolist() == [True] * 4 + [False] * 2
+
+    def turn(code):
+        args = (Row(External(0), 64), External(1), Int(1))
+        return Step(code.address("add"), args, 8, scratch=64)
+
+    steps = [*program.steps, turn(add)]
+    looped = Program(steps, 0, 2, (), [add], [Loop(6, 7, 5)], [Batch(0, 3), Batch(3, 6)])
+    a[:] = np.arange(96)
+    assert looped.run(addresses(a, b)) == -1
+    assert b[:8].tolist() == list(range(33, 41))
+    assert b[8:].tolist() == (a + np.repeat(np.arange(6), 16))[8:].tolist()
+
+
+def test_batch_and_loop_do_not_cross(add):
+    with pytest.raises(AssertionError, match="in a loop"):
+        Program(apart(add, (1, 1, 1), batches=()).steps, 0, 2, (), [add], [Loop(0, 2, 2)], [Batch(1, 3)])
+
+
+def test_program_prints_its_batches(add):
+    assert "together:\n    1: part 1(" in str(apart(add, (1, 1, 1), batches=[Batch(1, 3)]))
 
 
 def test_many_python_threads_run_one_program(add):

@@ -5,6 +5,9 @@
     step 0 -> step 1 -> check -> step 2 -> ...              (walked by `walker.py`, wide steps shared with the team)
                  ^--- loop ---------|                       (a loop's steps run `trips` times, its Rows move on)
 
+Short steps that do not wait for each other are a batch: one wide step, whose units are theirs, for which a team meets
+once.
+
 A kernel is `void step(ptr args, i64 lo, i64 hi, ptr scratch)`: it does the part [lo, hi) of the step's extent.
 """
 
@@ -18,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from tracejit.errors import BackendError
 from tracejit.runtime import buffer, entry, team
-from tracejit.runtime.walker import BIND, FRAME, LOOP, MOVE, PROGRAM, STEP, native
+from tracejit.runtime.walker import BATCH, BIND, FRAME, LOOP, MOVE, PROGRAM, STEP, native
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Address", "Arena", "Arg", "Check", "External", "Int", "Loop", "Program", "Row", "Step"]
+__all__ = ["Address", "Arena", "Arg", "Batch", "Check", "External", "Int", "Loop", "Program", "Row", "Step"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,14 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """Steps `first` to before `stop`, none of which reads or overwrites what another writes: they run as one."""
+
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """After step `after_step` the `itemsize` bytes at `arg` must equal `expected`, or the run ends there."""
 
@@ -109,9 +120,11 @@ class Program:
         checks: Sequence[Check] = (),
         needs: Sequence[object] = (),
         loops: Sequence[Loop] = (),
+        batches: Sequence[Batch] = (),
     ) -> None:
         self.steps = tuple(steps)
         self.loops = tuple(sorted(loops, key=lambda loop: loop.first))
+        self.batches = tuple(sorted(batches, key=lambda batch: batch.first))
         self.arena_bytes = arena_bytes
         self.externals = externals
         self.checks = tuple(checks)
@@ -128,11 +141,18 @@ class Program:
         for loop, end in zip(self.loops, stops):
             assert end <= loop.first < loop.stop <= len(self.steps), f"{loop} begins before step {end}"
             assert loop.trips >= 1, str(loop)
+        stops = (0, *(batch.stop for batch in self.batches))
+        for batch, end in zip(self.batches, stops):
+            assert end <= batch.first < batch.stop <= len(self.steps), f"{batch} begins before step {end}"
+            assert all(loop.stop <= batch.first or batch.stop <= loop.first for loop in self.loops), (
+                f"{batch} in a loop"
+            )
         self._tables = _tables(self)
         self._walk = native().walk
         self._enter = entry.enter()
         self.address = ctypes.addressof(self._tables.words)
         self.is_wide = any(_slices(step) > 1 for step in self.steps)
+        self.is_wide |= any(_batch_slices(self.steps[b.first : b.stop]) > 1 for b in self.batches)
         self._idle: list[_Frame] = []
 
     def run(self, pointers: Sequence[int] | ctypes.Array[ctypes.c_void_p]) -> int:
@@ -177,7 +197,8 @@ class Program:
             operands = ", ".join(map(_show, step.args))
             wide = f" in slices of {step.grain}" if step.parallel else ""
             lines += [f"  {loop.trips} times:" for loop in self.loops if loop.first == index]
-            pad = "  " if any(loop.first <= index < loop.stop for loop in self.loops) else ""
+            lines += ["  together:" for batch in self.batches if batch.first == index]
+            pad = "  " if any(x.first <= index < x.stop for x in (*self.loops, *self.batches)) else ""
             lines.append(f"  {pad}{index}: {step.name or hex(step.address)}({operands}) over {step.extent}{wide}")
             lines += [
                 f"     check {n}: {_show(check.arg)} == {check.expected:#x} ({check.itemsize} bytes)"
@@ -224,6 +245,10 @@ def _tables(program: Program) -> _Tables:
     moves = array("q")  # of the loop at hand
     move_tables: list[array[int]] = []
     ends = {loop.stop - 1: loop for loop in program.loops}
+    batches = {index: batch for batch in program.batches for index in range(batch.first, batch.stop)}
+    members = array("q")  # records of steps in batches, as those in `steps`
+    records: list[int] = []  # of each step in `steps`; members of a batch have one together
+    heads: list[tuple[int, int]] = []  # of each batch: where in the frame its arguments and in `members` its steps are
     arena_slots: list[int] = []
 
     def put(arg: Arg) -> None:
@@ -246,13 +271,23 @@ def _tables(program: Program) -> _Tables:
         due.setdefault(check.after_step, []).append(n)
     # Records are written in the order of the tables of `walker.py`; addresses of tables are known once all are written.
     for index, step in enumerate(program.steps):
-        now = due.get(index, ())
-        steps.extend((step.address, 8 * len(frame), step.extent, _slices(step), _unit(step), len(now), 0))
+        batch = batches.get(index)
+        records.append(len(steps) // len(STEP))
+        now = due.get(index, ()) if batch is None else ()
+        table = steps if batch is None else members
+        table.extend((step.address, 8 * len(frame), step.extent, _slices(step), _unit(step), len(now), 0))
         for arg in step.args:
             put(arg)
+        if batch is not None and index == batch.stop - 1:
+            inside = program.steps[batch.first : batch.stop]
+            now = [n for k in range(batch.first, batch.stop) for n in due.get(k, ())]
+            extent, slices = sum(s.extent for s in inside), _batch_slices(inside)
+            steps.extend((native().batch, 8 * len(frame), extent, slices, 1, len(now), 0))
+            heads.append((len(frame), len(members) - len(STEP) * len(inside)))
+            frame.extend([0] * len(BATCH))
         if index in ends:
             loop = ends[index]
-            loops.extend((loop.first, loop.trips, 8 * len(frame), len(moves) // len(MOVE), 0))
+            loops.extend((records[loop.first], loop.trips, 8 * len(frame), len(moves) // len(MOVE), 0))
             frame.append(0)
             move_tables.append(moves)
             moves = array("q")
@@ -264,21 +299,30 @@ def _tables(program: Program) -> _Tables:
     scratch = _round_up(max([64, *(step.scratch for step in program.steps)]))
     arena_at = _round_up(8 * len(frame))
     scratch_at = arena_at + _round_up(program.arena_bytes)
+    for head, first in heads:
+        frame[head + BATCH["frame"]] = -arena_at
+        arena_slots.append(head + BATCH["frame"])
+        frame[head + BATCH["members"]] = members.buffer_info()[0] + 8 * first
     for number, table in enumerate(move_tables):
         loops[len(LOOP) * number + LOOP["move_table"]] = table.buffer_info()[0]
     for number, index in enumerate(ends):
-        steps[len(STEP) * index + STEP["loop"]] = loops.buffer_info()[0] + 8 * len(LOOP) * number
+        steps[len(STEP) * records[index] + STEP["loop"]] = loops.buffer_info()[0] + 8 * len(LOOP) * number
     steps_at, binds_at, checks_at = (part.buffer_info()[0] for part in (steps, binds, checks))
     words = (ctypes.c_int64 * len(PROGRAM))(
-        len(program.steps), steps_at, len(binds) // len(BIND), binds_at, checks_at, scratch
+        len(steps) // len(STEP), steps_at, len(binds) // len(BIND), binds_at, checks_at, scratch
     )
     frame_bytes = scratch_at + scratch
-    parts = (steps, binds, checks, loops, *move_tables)
+    parts = (steps, members, binds, checks, loops, *move_tables)
     return _Tables(words, parts, frame, tuple(arena_slots), arena_at, scratch_at, frame_bytes)
 
 
 def _slices(step: Step) -> int:
     return max(1, step.extent // max(step.grain, 1)) if step.parallel else 1
+
+
+def _batch_slices(steps: Sequence[Step]) -> int:
+    """Into how many slices a batch of these steps is cut: what their grains come to together."""
+    return max(1, int(sum(step.extent / max(step.grain, 1) for step in steps)))
 
 
 def _unit(step: Step) -> int:

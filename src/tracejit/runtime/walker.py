@@ -24,7 +24,9 @@ from typing import Any, Final
 from tracejit.runtime import engine
 from tracejit.runtime.engine import Code
 
-__all__ = ["BIND", "FRAME", "LOOP", "MOVE", "PROGRAM", "TEAM", "WORKER", "Native", "has_threads", "native", "text"]
+__all__ = [
+    "BATCH", "BIND", "FRAME", "LOOP", "MOVE", "PROGRAM", "TEAM", "WORKER", "Native", "has_threads", "native", "text",
+]  # fmt: skip
 
 
 def _words(names: str) -> dict[str, int]:
@@ -42,6 +44,7 @@ TEAM: Final = _words(
 WORKER: Final = _words("team id scratch scratch_bytes thread . . .")
 PROGRAM: Final = _words("steps step_table binds bind_table check_table scratch")
 STEP: Final = _words("function args extent slices unit checks loop")  # args: byte offset in the frame
+BATCH: Final = _words("frame members")  # the arguments of a batch; members: records as in the table of steps
 LOOP: Final = _words("first trips turn moves move_table")  # turn: byte offset in the frame of the word that counts
 MOVE: Final = _words("slot by")  # slot: byte offset in the frame
 BIND: Final = _words("external byte_offset slot")  # slot: byte offset in the frame
@@ -69,6 +72,7 @@ class Native:
     join: Any
     wake: Any
     acquire: Any
+    batch: int  # the address of `tj_batch`, to be a step of programs
 
 
 @cache
@@ -87,6 +91,7 @@ def native() -> Native:
         join=function("tj_join", ctypes.c_int, pointer),
         wake=function("tj_wake", None, pointer),
         acquire=function("tj_acquire", pointer, pointer, ctypes.c_int64),
+        batch=code.address("tj_batch"),
     )
 
 
@@ -108,6 +113,8 @@ def _at(table: dict[str, int], name: str, base: str) -> str:
 
 
 _FUNCTIONS = """
+declare i64 @llvm.smin.i64(i64, i64)
+declare i64 @llvm.smax.i64(i64, i64)
 attributes #0 = { nounwind }
 """
 
@@ -261,6 +268,44 @@ end:
   ret i64 %then
 }}
 
+; A kernel like any other, whose units are those of several steps, one step after another. `args`: the frame, and the
+; records of these steps.
+define void @tj_batch(ptr %args, i64 %lo, i64 %hi, ptr %scratch) #0 {{
+entry:
+  %frame.p = {_at(BATCH, "frame", "args")}
+  %frame = load ptr, ptr %frame.p
+  %members.p = {_at(BATCH, "members", "args")}
+  %members = load ptr, ptr %members.p
+  br label %member
+member:
+  %step.p = phi ptr [ %members, %entry ], [ %step.next, %next ]
+  %start = phi i64 [ 0, %entry ], [ %end, %next ]   ; its first unit among all
+  %more = icmp slt i64 %start, %hi
+  br i1 %more, label %look, label %done
+look:
+  %extent.p = {_at(STEP, "extent", "step.p")}
+  %extent = load i64, ptr %extent.p
+  %end = add i64 %start, %extent
+  %lo.own = sub i64 %lo, %start
+  %from = call i64 @llvm.smax.i64(i64 %lo.own, i64 0)
+  %hi.own = sub i64 %hi, %start
+  %to = call i64 @llvm.smin.i64(i64 %hi.own, i64 %extent)
+  %some = icmp slt i64 %from, %to
+  br i1 %some, label %run, label %next
+run:
+  %function = load ptr, ptr %step.p
+  %offset.p = {_at(STEP, "args", "step.p")}
+  %offset = load i64, ptr %offset.p
+  %own = getelementptr i8, ptr %frame, i64 %offset
+  call void %function(ptr %own, i64 %from, i64 %to, ptr %scratch)
+  br label %next
+next:
+  %step.next = getelementptr [{len(STEP)} x i64], ptr %step.p, i64 1
+  br label %member
+done:
+  ret void
+}}
+
 ; Whether the 1, 4 or 8 bytes a slot of the frame points at are the expected ones.
 define internal i1 @check(ptr %record, ptr %frame) #0 {{
   %slot = load i64, ptr %record
@@ -341,7 +386,6 @@ declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(ptr, ptr)
 declare ptr @aligned_alloc(i64, i64)
 declare void @free(ptr)
-declare i64 @llvm.smin.i64(i64, i64)
 
 ; The leader: announce a step cut into `count` slices, wake who sleeps, work, wait for the slices others work on.
 define internal void @share(ptr %team, ptr %step, ptr %args, i64 %count, ptr %scratch) #0 {{

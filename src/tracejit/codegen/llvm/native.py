@@ -99,7 +99,7 @@ class Native:
 
     def _program(self, s: Segment) -> Program:
         steps = [replace(step, address=self._code.address(step.name)) for step in s.steps]
-        return Program(steps, s.arena_bytes, self.plan.externals, s.checks, (self._code,), s.loops)
+        return Program(steps, s.arena_bytes, self.plan.externals, s.checks, (self._code,), s.loops, s.batches)
 
     @property
     def plain(self) -> Program | None:

@@ -26,7 +26,7 @@ from tracejit.ir.op import Array
 from tracejit.ir.printer import to_text, to_text_with_arrays
 from tracejit.ir.types import TensorType
 from tracejit.runtime import engine, store
-from tracejit.runtime.program import Arena, Arg, Check, External, Int, Loop, Row, Step
+from tracejit.runtime.program import Arena, Arg, Batch, Check, External, Int, Loop, Row, Step
 
 __all__ = ["Host", "Plan", "Segment", "find", "keep", "key"]
 
@@ -44,6 +44,7 @@ class Segment:
     checks: tuple[Check, ...]
     numbers: tuple[int, ...]  # of these checks among all
     loops: tuple[Loop, ...] = ()
+    batches: tuple[Batch, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def _decode(d: Mapping[str, Any]) -> Plan | None:
         tuple(map(_read_type, d["outputs"])),
         tuple(map(_read_type, d["temps"])),
         tuple(d["targets"]),
-        tuple(_read_segment(*s) if len(s) == 5 else _read_host(*s) for s in d["parts"]),
+        tuple(_read_segment(*s) if len(s) == 6 else _read_host(*s) for s in d["parts"]),
         tuple(d["checked"]),
         {part: tuple(checks) for part, checks in d["late_checks"]},
         found,
@@ -181,10 +182,13 @@ def _read_type(t: Sequence[Any]) -> TensorType:
 def _segment(s: Segment) -> list[Any]:
     steps = [[t.name, t.extent, t.grain, t.scratch, t.parallel, *map(_arg, t.args)] for t in s.steps]
     checks = [[c.after_step, _arg(c.arg), c.itemsize, c.expected] for c in s.checks]
-    return [steps, s.arena_bytes, checks, s.numbers, [[x.first, x.stop, x.trips] for x in s.loops]]
+    loops = [[x.first, x.stop, x.trips] for x in s.loops]
+    return [steps, s.arena_bytes, checks, s.numbers, loops, [[x.first, x.stop] for x in s.batches]]
 
 
-def _read_segment(steps: Any, arena_bytes: int, checks: Any, numbers: Sequence[int], loops: Any) -> Segment:
+def _read_segment(
+    steps: Any, arena_bytes: int, checks: Any, numbers: Sequence[int], loops: Any, batches: Any
+) -> Segment:
     return Segment(
         tuple(
             Step(0, tuple(map(_read_arg, args)), extent, grain, scratch, name, parallel)
@@ -194,6 +198,7 @@ def _read_segment(steps: Any, arena_bytes: int, checks: Any, numbers: Sequence[i
         tuple(Check(after, _read_arg(arg), itemsize, expected) for after, arg, itemsize, expected in checks),
         tuple(numbers),
         tuple(Loop(*x) for x in loops),
+        tuple(Batch(*x) for x in batches),
     )
 
 

@@ -14,6 +14,7 @@ from tracejit.codegen.extents import Values, count, number
 from tracejit.codegen.kernel import Kernel
 from tracejit.codegen.llvm import emit, library, vectormath
 from tracejit.codegen.llvm.cut import Cut
+from tracejit.codegen.llvm.cut import Launch as Slicing
 from tracejit.codegen.llvm.layout import Copy, Layout, Place, SavedCopy, StepLike, is_host
 from tracejit.codegen.llvm.loop import Body, nbytes
 from tracejit.codegen.llvm.plan import Host, Plan, Segment
@@ -26,9 +27,12 @@ from tracejit.ir.types import TensorType, TupleType
 from tracejit.ops import control
 from tracejit.passes.bind import bound, bound_op
 from tracejit.runtime import engine
-from tracejit.runtime.program import Address, Arena, Arg, Check, External, Int, Loop, Row, Step
+from tracejit.runtime.program import Address, Arena, Arg, Batch, Check, External, Int, Loop, Row, Step
 
 __all__ = ["Code", "kernels_of", "kernels_text", "plan"]
+
+# From so many slices of 8192 elements on, a team meets for one kernel alone: meeting costs a tenth of them.
+SHORT = 8
 
 
 class Code:
@@ -62,6 +66,7 @@ class _Planner:
         self.layout, self.checks, self.code, self.values = layout, checks, code, values
         self.parts: list[list[StepLike] | Call] = []
         self.cut()
+        self.runs = [[] if isinstance(p, Call) else self.together(p) for p in self.parts]
         self.place_checks()
         self.place()
         graph = layout.graph
@@ -105,6 +110,34 @@ class _Planner:
             last.append(s)
             self.made |= dict.fromkeys(s.writes, (len(self.parts) - 1, len(last) - 1))
 
+    def together(self, part: Sequence[StepLike]) -> list[range]:
+        """Runs of short kernels none of which waits for another, where together they are worth sharing out.
+
+        Slices are cut by the number of units: those of a run are worth the same, but for kernels of a single one.
+        """
+        out: list[range] = []
+        run: set[StepLike] = set()
+        grains: set[int] = set()  # of kernels of several units
+        slices = 0.0
+        for i, s in enumerate((*part, None)):
+            how = None if s is None or isinstance(s, Call) else self.short(s)
+            own = {how.grain} if how and how.units > 1 else set[int]()
+            if not (s and how and len(grains | own) <= 1 and run.isdisjoint(self.layout.after[s])):
+                if len(run) > 1 and slices >= 2:
+                    out.append(range(i - len(run), i))
+                run, grains, slices = set(), set(), 0.0
+            if s and how:
+                run.add(s)
+                grains |= own
+                slices += how.units / how.grain
+        return out
+
+    def short(self, s: Launch | Copy) -> Slicing | None:
+        """How a pointwise kernel is cut, if that gives fewer slices than are worth a meeting of the team."""
+        kernel = kernel_of(s)
+        how = self.code.cuts[kernel].launch(self.values)
+        return how if how.units < SHORT * how.grain and not any(t.axes for t in kernel.stages) else None
+
     def place_checks(self) -> None:
         """When each check is due: in their own order, for a check that fails means that those before hold."""
         self.due: dict[int, list[tuple[int, int]]] = {}  # segment -> (check, step after which)
@@ -138,7 +171,9 @@ class _Planner:
             if isinstance(part, Call):
                 continue
             life: dict[Hashable, arena.Lifetime] = {}
+            turns = {i: r.start for r in self.runs[k] for i in r}  # what runs together lives together
             for i, s in enumerate(part):
+                i = turns.get(i, i)
                 if isinstance(s, Call) and isinstance(s.match, Body):
                     life[s] = arena.Lifetime(s.match.room[-1], i, i)
                 for n in (*s.writes, *s.reads):
@@ -189,7 +224,8 @@ class _Planner:
             last.append(len(steps) - 1)
         due = [(k, last[at]) for k, at in self.due.get(number, ())]
         checks, numbers = tuple(self.check(k, at) for k, at in due), tuple(k for k, _ in due)
-        return Segment(tuple(steps), self.arena[number], checks, numbers, tuple(loops))
+        batches = tuple(Batch(last[r.start], last[r[-1]] + 1) for r in self.runs[number])
+        return Segment(tuple(steps), self.arena[number], checks, numbers, tuple(loops), batches)
 
     def run(self, s: StepLike, arg: Callable[[Node], Arg], place: Callable[[Place], Arg]) -> Sequence[Step]:
         """What is run for a step whose operands are where `arg` and `place` say."""
@@ -303,9 +339,14 @@ def kernels_of(layout: Layout) -> tuple[Kernel, ...]:
         if isinstance(s, Call):
             inside = (*s.match.kernels, *kernels_of(s.match.layout)) if isinstance(s.match, Body) else ()
         else:
-            inside = ((s if isinstance(s, Launch) else s.launch).kernel,)
+            inside = (kernel_of(s),)
         out |= dict.fromkeys(inside)
     return tuple(out)
+
+
+def kernel_of(s: Launch | Copy) -> Kernel:
+    """The one it launches."""
+    return (s if isinstance(s, Launch) else s.launch).kernel
 
 
 def symbol_of(kernel: Kernel) -> str:
