@@ -15,7 +15,7 @@ from math import inf
 from tracejit.codegen.llvm import vectormath
 from tracejit.codegen.llvm.matmul import Call, blocks, kernel, round_up
 from tracejit.codegen.llvm.text import Function, Module, Value, f32, i32, i64, ptr
-from tracejit.codegen.llvm.tile import ACCUMULATE, Epilogue, Tiling, call_tile, define_pack, define_tile, tiling
+from tracejit.codegen.llvm.tile import ACCUMULATE, Tiling, call_tile, define_pack, define_tile, tiling
 
 __all__ = ["Heads", "kernel_text", "plan"]
 
@@ -71,7 +71,7 @@ def kernel_text(vector_bits: int) -> str:
     """LLVM text of the kernel."""
     module, t = Module(), tiling("f32", vector_bits)
     for rows in range(1, t.rows + 1):
-        define_tile(module, t, rows, Epilogue())
+        define_tile(module, t, rows)
     define_pack(module, t, t.columns)
     _define_weigh(module, t)
     _define_units(module, t)

@@ -21,16 +21,7 @@ from math import prod
 
 from tracejit.codegen.llvm.matmul import Call, blocks, kernel, round_up
 from tracejit.codegen.llvm.text import Function, Module, Type, Value, i64, ptr
-from tracejit.codegen.llvm.tile import (
-    ACCUMULATE,
-    FINISH,
-    Epilogue,
-    Tiling,
-    call_tile,
-    define_pack,
-    define_tile,
-    tiling,
-)
+from tracejit.codegen.llvm.tile import ACCUMULATE, Tiling, call_tile, define_pack, define_tile, epilogue, tiling
 
 __all__ = ["Convolution", "Part", "kernel_text", "parts", "plan"]
 
@@ -154,7 +145,7 @@ _INTEGERS = (
     *("y_n", "y_g", "y_o", "y_d", "y_h", "y_w"),
     *("p_n", "p_c", "p_d", "p_h"),  # strides of the padded copy; its last axis is contiguous
     *("copied", "phases", "phase", "copy_size"),
-    *("images", "chunks", "parts", "part", "kb", "group", "run", "run_stride"),
+    *("images", "chunks", "parts", "part", "kb", "group", "run", "run_stride", "epilogue"),
     *("at_kx", "at_kw", "at_rows", "at_places", "at_pieces", "at_panel", "at_c", "at_copy"),  # bytes into scratch
 )
 
@@ -162,27 +153,27 @@ _CHUNK = 200_000  # floating-point operations worth waking another thread for
 _COPY_BYTES = 512 << 10  # of padded images at a time: they should stay in the second-level cache
 
 
-def kernel_text(dtype: str, vector_bits: int, epilogue: Epilogue | None = None) -> str:
-    """LLVM text of the kernels for f32 or f64. Only `conv` has epilogues; their bias is "row": one for each o."""
-    e = epilogue or Epilogue()
+def kernel_text(dtype: str, vector_bits: int) -> str:
+    """LLVM text of the kernels for f32 or f64."""
     module, t = Module(), tiling(dtype, vector_bits)
     for rows in range(1, t.rows + 1):
-        define_tile(module, t, rows, e, indexed=True)
+        define_tile(module, t, rows, bias_along="columns", indexed=True)
     define_pack(module, t, t.columns)
     _define_k_tables(module)
     _define_copy(module, t)
-    _define_conv(module, t, f"conv_{dtype}{e.name}")
-    if not e.name:
-        _define_rows(module, t, f"conv_rows_{dtype}")
+    _define_conv(module, t, f"conv_{dtype}")
+    _define_rows(module, t, f"conv_rows_{dtype}")
     return module.text()
 
 
-def plan(dtype: str, v: Convolution, vector_bits: int, epilogue: Epilogue | None = None) -> Call:
-    """How to run a convolution with the kernels of `kernel_text(dtype, vector_bits, epilogue)`."""
-    suffix = (epilogue or Epilogue()).name
+def plan(dtype: str, v: Convolution, vector_bits: int, flags: int = 0) -> Call:
+    """How to run a convolution with the kernels of `kernel_text(dtype, vector_bits)`.
+
+    `flags` say what follows: bias[g, o] is added, relu taken (`tile.py`).
+    """
     t = tiling(dtype, vector_bits)
     few_outputs = prod(v.out) < 4 * t.columns and prod(v.window) > prod(v.out) and v.is_dense
-    return _plan_rows(dtype, v, t) if few_outputs and not suffix else _plan_columns(dtype, v, t, suffix)
+    return _plan_rows(dtype, v, t, flags) if few_outputs else _plan_columns(dtype, v, t, flags)
 
 
 def _values(v: Convolution, phases: int) -> dict[str, int]:
@@ -221,7 +212,7 @@ def _scratch(values: dict[str, int], sizes: dict[str, int]) -> int:
     return at
 
 
-def _plan_columns(dtype: str, v: Convolution, t: Tiling, suffix: str) -> Call:
+def _plan_columns(dtype: str, v: Convolution, t: Tiling, flags: int) -> Call:
     size, copied = t.scalar.bytes, _needs_copy(v)
     values = _values(v, v.stride[2] if copied else 1)
     k, pixels = values["k"], max(values["pixels"], 1)
@@ -241,6 +232,7 @@ def _plan_columns(dtype: str, v: Convolution, t: Tiling, suffix: str) -> Call:
     values |= {
         "copied": int(copied), "copy_size": images * image, "p_n": image, "images": images, "chunks": chunks,
         "parts": parts, "part": part, "kb": kb, "group": group, "run": 1, "run_stride": 0,
+        "epilogue": flags,
     }  # fmt: skip
     scratch = _scratch(values, {
         "kx": 8 * k, "kw": 8 * k, "rows": 8 * v.o, "places": 8 * columns, "pieces": 8 * _record(t) * panels,
@@ -249,10 +241,10 @@ def _plan_columns(dtype: str, v: Convolution, t: Tiling, suffix: str) -> Call:
     })  # fmt: skip
     extent = v.g * chunks * parts if v.o and v.n and values["pixels"] else 0
     grain = max(1, -(-_CHUNK // max(2 * v.o * k * part, 1)))
-    return Call(f"conv_{dtype}{suffix}", _POINTERS, tuple(values[n] for n in _INTEGERS), extent, grain, scratch)
+    return Call(f"conv_{dtype}", _POINTERS, tuple(values[n] for n in _INTEGERS), extent, grain, scratch)
 
 
-def _plan_rows(dtype: str, v: Convolution, t: Tiling) -> Call:
+def _plan_rows(dtype: str, v: Convolution, t: Tiling, flags: int) -> Call:
     """`images` channels are summed at a time; a unit is `part` of n, whose rows are its pixels."""
     size = t.scalar.bytes
     pads = v.padded != v.size or v.low != (0, 0, 0) or v.base != (1, 1, 1)
@@ -268,7 +260,7 @@ def _plan_rows(dtype: str, v: Convolution, t: Tiling) -> Call:
     values |= {
         "copied": int(pads), "copy_size": part * images * values["p_c"], "p_n": images * values["p_c"], "images":
         images, "chunks": -(-v.n // part), "parts": 1, "part": part, "kb": kb, "group": 1, "run": window if mergeable
-        else v.window[2], "run_stride": v.w[5],
+        else v.window[2], "run_stride": v.w[5], "epilogue": flags,
     }  # fmt: skip
     scratch = _scratch(values, {
         "kx": 8 * k, "kw": 8 * k, "rows": 8 * part * pixels, "places": 0, "pieces": 0,
@@ -481,7 +473,7 @@ def _columns(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...
     extra = o - base * tiles
     with f.loop(0, f.maximum(s["k"], 1), kb) as k0:
         kc = f.minimum(s["k"] - k0, kb)
-        flags = (k0 > 0).select(ACCUMULATE, 0 * k0) | (k0 + kc >= s["k"]).select(FINISH, 0 * k0)
+        flags = (k0 > 0).select(ACCUMULATE, 0 * k0) | (k0 + kc >= s["k"]).select(s["epilogue"], 0 * k0)
         with f.loop(j0, j1, t.columns) as j:
             panel = f.element(panels, (j - j0) * kb, t.scalar)
             f.call("gather", None, f.args[0], s["scratch"], source, panel, j, j1 - j, f.element(kx, k0, i64), kc)
@@ -581,7 +573,9 @@ def _define_rows(module: Module, t: Tiling, name: str) -> None:
             _rows(f, t, s, (source, w, c0 * window, channels * window, rows, wide))
         y = f.element(s["y"], n0 * s["y_n"] + g * s["y_g"], t.scalar)
         with f.loop(0, images) as n, f.loop(0, s["pixels"]) as p, f.loop(0, s["o"]) as o:
+            bias = f.element(s["bias"], g * s["o"] + o, t.scalar)
             value = f.load(t.scalar, f.element(corner, (n * s["pixels"] + p) * wide + o, t.scalar))
+            (value,) = epilogue(f, s["epilogue"], [value], lambda at=bias: [f.load(t.scalar, at)])
             f.store(value, f.element(y, n * s["y_n"] + o * s["y_o"] + p, t.scalar))
     f.ret()
 

@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from tracejit.codegen.epilogue import along
 from tracejit.codegen.kernel import sizes
 from tracejit.codegen.llvm import attention, conv, matmul, order, scatter, winograd
+from tracejit.codegen.llvm.tile import BIAS, RELU
 from tracejit.codegen.place import strides_of
 from tracejit.codegen.views import Padding, View, is_zero, padded_view, view
-from tracejit.ir.dim import Extent, has_zero, same
+from tracejit.ir.dim import Extent, at_least, has_zero, same, same_shape
 from tracejit.ir.node import Node
 
 __all__ = ["Ahead", "Match", "Routine", "ahead", "match", "routines"]
@@ -59,15 +61,18 @@ def match(n: Node) -> Match | None:
         return None
     dtype = n.inputs[0].dtype.name
     match n.op.name:
-        case "matmul":
-            a, b = (view(x) for x in n.inputs)
-            return Match((a, b)) if dtype in FLOATS and batch(n, (a, b)) is not None else None
-        case "conv":
+        case "matmul" | "fused_matmul":
+            a, b = (view(x) for x in n.inputs[:2])
+            if dtype not in FLOATS or batch(n, (a, b)) is None or (then := _then(n)) is None:
+                return None
+            return Match((a, b, *then))
+        case "conv" | "fused_conv":
             spatial = len(n.shape) - 3
             if dtype not in FLOATS or not 1 <= spatial <= 3 or has_zero(n.shape):
                 return None
             x, padding = padded_view(n.inputs[0], range(3, 3 + spatial))
-            return Match((x, view(n.inputs[1])), padding)
+            then = _then(n)
+            return None if then is None else Match((x, view(n.inputs[1]), *then), padding)
         case "scatter" | "scatter_along":
             if dtype in HALVES and n.op.mode == "add":  # type: ignore[attr-defined]
                 return None
@@ -78,6 +83,21 @@ def match(n: Node) -> Match | None:
             return Match((whole(n.inputs[0]),))
         case _:
             return Match((whole(n.inputs[0]),)) if dtype not in HALVES else None
+
+
+def _then(n: Node) -> tuple[View, ...] | None:
+    """The bias of a product, if it has one; None where the kernel for it has no such epilogue."""
+    if n.op.name == "fused_matmul" and not all(at_least(e, 2) for e in n.shape[-2:]):
+        return None  # a row or a column has a kernel of its own
+    if len(n.inputs) == 2:
+        return ()
+    bias = n.inputs[2]
+    if n.op.name == "fused_matmul":
+        found = along(bias, len(bias.shape) - 1) if same(bias.shape[-1], n.shape[-1]) else None
+    else:
+        images, g, o, *space = n.shape
+        found = along(bias, 1) if same_shape(bias.shape, (images, g * o, *space)) else None
+    return None if found is None else (found,)
 
 
 def whole(n: Node) -> View:
@@ -118,8 +138,18 @@ def arguments(
 
 def _matmul(n: Node, found: Match, bits: int) -> Sequence[Routine]:
     name = n.dtype.name
-    call = matmul.plan(name, matrices(n, found), bits)
-    return [arguments(_text(matmul.kernel_text, name, bits, None, call.symbol), call, {"a": 0, "b": 1})]
+    call = matmul.plan(name, matrices(n, found), bits, _flags(n))
+    return [arguments(_text(matmul.kernel_text, name, bits, call.symbol), call, {"a": 0, "b": 1, **_bias(n)})]
+
+
+def _flags(n: Node) -> int:
+    """The epilogue of a product."""
+    return (BIAS if _bias(n) else 0) | (RELU if getattr(n.op, "is_relu", False) else 0)
+
+
+def _bias(n: Node) -> Mapping[str, int]:
+    """Which operand of a product is its bias."""
+    return {"bias": 2} if len(n.inputs) > 2 else {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,21 +168,22 @@ def ahead(n: Node, found: Match, bits: int) -> Ahead | None:
     if n.op.name != "matmul" or (packing := matmul.plan_panels(name, matrices(n, found), bits)) is None:
         return None
     call, nbytes = packing
-    text = _text(matmul.kernel_text, name, bits, None, call.symbol)
+    text = _text(matmul.kernel_text, name, bits, call.symbol)
     then = matmul.plan(name, matrices(n, found), bits, ready=True)
     return Ahead(arguments(text, call, {"b": 1}), arguments(text, then, {"a": 0, "b": 1}), nbytes)
 
 
 def _conv(n: Node, found: Match, bits: int) -> Sequence[Routine]:
-    return [convolve(p, n.dtype.name, bits) for p in conv.parts(convolution(n, found))]
+    return [convolve(n, p, bits) for p in conv.parts(convolution(n, found))]
 
 
-def convolve(part: conv.Part, dtype: str, bits: int) -> Routine:
+def convolve(n: Node, part: conv.Part, bits: int) -> Routine:
     """One convolution by the kernel that suits it."""
-    fast = winograd.plan(dtype, part.conv, bits)
+    dtype, flags = n.dtype.name, _flags(n)
+    fast = winograd.plan(dtype, part.conv, bits, flags)
     text = _text(winograd.kernel_text if fast else conv.kernel_text, dtype, bits)
-    call = fast or conv.plan(dtype, part.conv, bits)
-    return arguments(text, call, {"x": 0, "w": 1}, {"w": part.w, "y": part.y})
+    call = fast or conv.plan(dtype, part.conv, bits, flags)
+    return arguments(text, call, {"x": 0, "w": 1, **_bias(n)}, {"w": part.w, "y": part.y})
 
 
 def _attention(n: Node, found: Match, bits: int) -> Sequence[Routine]:
@@ -196,17 +227,18 @@ def _text(make: Callable[..., str], *arguments: str | int | None) -> str:
 
 
 _ROUTINES: Mapping[str, Callable[[Node, Match, int], Sequence[Routine]]] = {
-    "matmul": _matmul, "conv": _conv, "attention": _attention, "scatter": _scatter, "scatter_along": _scatter,
-    "sort": _sort, "cumsum": _cumulative, "cumprod": _cumulative, "cummax": _cumulative,
+    "matmul": _matmul, "fused_matmul": _matmul, "conv": _conv, "fused_conv": _conv, "attention": _attention,
+    "scatter": _scatter, "scatter_along": _scatter, "sort": _sort,
+    "cumsum": _cumulative, "cumprod": _cumulative, "cummax": _cumulative,
 }  # fmt: skip
 
 
 def matrices(n: Node, found: Match) -> matmul.Matrices:
     """A matmul in its kernel's terms."""
-    extents = batch(n, found.operands)
+    extents = batch(n, found.operands[:2])
     assert extents is not None
     (outer, inner), ((a_outer, a_inner), (b_outer, b_inner)) = sizes(extents[0]), map(sizes, extents[1])
-    (am, ak), (bk, bn) = (sizes(v.strides[-2:]) for v in found.operands)
+    (am, ak), (bk, bn) = (sizes(v.strides[-2:]) for v in found.operands[:2])
     m, cols = sizes(n.shape[-2:])
     k = sizes(n.inputs[0].shape)[-1]
     return matmul.Matrices(
@@ -222,7 +254,7 @@ def matrices(n: Node, found: Match) -> matmul.Matrices:
 
 def convolution(n: Node, found: Match) -> conv.Convolution:
     """A conv in its kernel's terms: three spatial axes."""
-    x, w = found.operands
+    x, w = found.operands[:2]
     spatial = len(n.shape) - 3
     missing = (3 - spatial) * [0]
     ones = (3 - spatial) * [1]

@@ -18,16 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracejit.codegen.llvm.text import Function, Module, Type, Value, f32, i64, of, ptr
-from tracejit.codegen.llvm.tile import (
-    ACCUMULATE,
-    FINISH,
-    Epilogue,
-    Tiling,
-    call_tile,
-    define_pack,
-    define_tile,
-    tiling,
-)
+from tracejit.codegen.llvm.tile import ACCUMULATE, Tiling, call_tile, define_pack, define_tile, tiling
 
 __all__ = ["Call", "Matrices", "blocks", "kernel", "kernel_text", "plan", "plan_panels", "round_up"]
 
@@ -66,7 +57,7 @@ class Call:
 # Integer arguments of both kernels, after the pointers c, a, b and bias.
 _SHAPE = ("m", "n", "k", "inner", "parts", "part", "by_column")
 _STRIDES = ("a0", "a1", "am", "ak", "b0", "b1", "bk", "bn", "c0", "c1", "cm")
-_BLOCKS = ("mb", "nb", "kb", "pack_a", "pack_b", "b_offset")
+_BLOCKS = ("mb", "nb", "kb", "pack_a", "pack_b", "b_offset", "epilogue")
 _POINTERS = ("c", "a", "b", "bias")
 
 _READY = 2  # a value of pack_b: it is packed already
@@ -86,22 +77,22 @@ def blocks(extent: int, limit: int, multiple: int) -> int:
     return min(round_up(-(-extent // pieces), multiple), limit)
 
 
-def plan(dtype: str, x: Matrices, vector_bits: int, epilogue: Epilogue | None = None, *, ready: bool = False) -> Call:
-    """How to run a product with the kernels of `kernel_text(dtype, vector_bits, epilogue)`.
+def plan(dtype: str, x: Matrices, vector_bits: int, epilogue: int = 0, *, ready: bool = False) -> Call:
+    """How to run a product with the kernels of `kernel_text(dtype, vector_bits)`.
 
-    `ready` says that B are the panels of `plan_panels`.
+    `epilogue` are flags of `tile.py`, for f32 and f64: bias[n] is added to C, relu taken. `ready` says that B are the
+    panels of `plan_panels`.
     """
-    suffix = (epilogue or Epilogue()).name
     if dtype not in ("f32", "f64"):
         return _plan_plain(dtype, x)
-    if not suffix and x.n == 1 and x.m > 1 and x.c[2] == 1:
+    if not epilogue and x.n == 1 and x.m > 1 and x.c[2] == 1:
         call = plan(dtype, x.swapped(), vector_bits)
         names = {"a": "b", "b": "a"}
         return Call(call.symbol, tuple(names.get(p, p) for p in call.pointers), *_rest(call))
     t = tiling(dtype, vector_bits)
-    if not suffix and x.m == 1:
+    if not epilogue and x.m == 1:
         return _plan_gemv(dtype, x, t)
-    return _plan_tiles(dtype, x, t, suffix, ready)
+    return _plan_tiles(dtype, x, t, epilogue, ready)
 
 
 def plan_panels(dtype: str, x: Matrices, vector_bits: int) -> tuple[Call, int] | None:
@@ -119,7 +110,7 @@ def _rest(call: Call) -> tuple[tuple[int, ...], int, int, int]:
     return call.integers, call.extent, call.grain, call.scratch
 
 
-def _plan_tiles(dtype: str, x: Matrices, t: Tiling, suffix: str, ready: bool) -> Call:
+def _plan_tiles(dtype: str, x: Matrices, t: Tiling, epilogue: int, ready: bool) -> Call:
     size = t.scalar.bytes
     batch = x.batch[0] * x.batch[1]
     by_column = x.n > x.m
@@ -136,33 +127,32 @@ def _plan_tiles(dtype: str, x: Matrices, t: Tiling, suffix: str, ready: bool) ->
     a_bytes = round_up(round_up(x.m if x.m < mb else mb, t.rows) * kb * size, 64) + t.rows * kb * size if pack_a else 0
     b_bytes = nb * kb * size if pack_b else t.columns * kb * size
     flops = 2 * x.k * (x.m * part if by_column else x.n * part)
-    sizes = (mb, nb, kb, int(pack_a), _READY if ready else int(pack_b), round_up(a_bytes, 64))
+    sizes = (mb, nb, kb, int(pack_a), _READY if ready else int(pack_b), round_up(a_bytes, 64), epilogue)
     integers = (x.m, x.n, x.k, x.batch[1], parts, part, int(by_column), *x.a, *x.b, *x.c, *sizes)
     extent = batch * parts if x.m and x.n else 0
     grain = max(1, -(-_CHUNK // max(flops, 1)))
-    return Call(f"matmul_{dtype}{suffix}", _POINTERS, integers, extent, grain, round_up(a_bytes, 64) + b_bytes)
+    return Call(f"matmul_{dtype}", _POINTERS, integers, extent, grain, round_up(a_bytes, 64) + b_bytes)
 
 
-def kernel_text(dtype: str, vector_bits: int, epilogue: Epilogue | None = None, only: str = "") -> str:
+def kernel_text(dtype: str, vector_bits: int, only: str = "") -> str:
     """LLVM text of the kernels for one element type, or of the one named `only`."""
     module = Module()
     if dtype not in ("f32", "f64"):
         _define_plain(module, dtype)
         return module.text()
-    t, e = tiling(dtype, vector_bits), epilogue or Epilogue()
-    if not e.name and only in ("", f"gemv_{dtype}"):
+    t = tiling(dtype, vector_bits)
+    if only in ("", f"gemv_{dtype}"):
         _define_gemv(module, t, f"gemv_{dtype}")
     if only == f"gemv_{dtype}":  # it needs no tiles, and takes a quarter of the time
         return module.text()
     for rows in range(1, t.rows + 1):
-        define_tile(module, t, rows, e)
+        define_tile(module, t, rows, bias_along="rows")
     for width in {t.rows, t.columns}:
         define_pack(module, t, width)
     _define_pack_block(module, t)
-    _define_region(module, t, e)
-    _define_matmul(module, t, f"matmul_{dtype}{e.name}")
-    if not e.name:
-        _define_panels(module, t, f"panels_{dtype}")
+    _define_region(module, t)
+    _define_matmul(module, t, f"matmul_{dtype}")
+    _define_panels(module, t, f"panels_{dtype}")
     return module.text()
 
 
@@ -230,18 +220,19 @@ def _define_panels(module: Module, t: Tiling, name: str) -> None:
     f.ret()
 
 
-def _define_region(module: Module, t: Tiling, epilogue: Epilogue) -> None:
+def _define_region(module: Module, t: Tiling) -> None:
     """Rows m0..m1 and columns n0..n1 of one product: loops over blocks around the micro-kernel."""
     names = ("m0", "m1", "n0", "n1", "k", "am", "ak", "bk", "bn", "cm", *_BLOCKS)
     args: dict[str, Type] = {"c": ptr, "a": ptr, "b": ptr, "bias": ptr, "scratch": ptr}
     args.update(dict.fromkeys(names, i64))
     f = module.function("region", None, args, "internal nounwind")
-    c, a, b, bias, scratch, m0, m1, n0, n1, k, am, ak, bk, bn, cm, mb, nb, kb, pack_a, pack_b, b_offset = f.args
+    c, a, b, bias, scratch, m0, m1, n0, n1, k, am, ak, bk, bn, cm, *sizes = f.args
+    mb, nb, kb, pack_a, pack_b, b_offset, epilogue = sizes
     b_panels = f.offset(scratch, b_offset)
     packs_a, packs_b, is_ready = pack_a.ne(0), pack_b.eq(1), pack_b.eq(_READY)
     with f.loop(n0, n1, nb) as jc, f.loop(0, f.maximum(k, 1), kb) as pc:
         nc, kc = f.minimum(n1 - jc, nb), f.minimum(k - pc, kb)
-        flags = (pc > 0).select(ACCUMULATE, 0 * pc) | (pc + kc >= k).select(FINISH, 0 * pc)
+        flags = (pc > 0).select(ACCUMULATE, 0 * pc) | (pc + kc >= k).select(epilogue, 0 * pc)
         b_block = f.element(b, pc * bk + jc * bn, t.scalar)
         # Without packing only a last, partial panel is copied, so that whole vectors can be read everywhere.
         whole = nc - nc % t.columns
@@ -272,8 +263,7 @@ def _define_region(module: Module, t: Tiling, epilogue: Epilogue) -> None:
                     )
                     a_row, a_k = packs_a.select(1, am), packs_a.select(t.rows, ak)
                     c_tile = f.element(c, (ic + row) * cm + jc + j, t.scalar)
-                    at = {"": 0, "row": ic + row, "column": jc + j}[epilogue.bias]
-                    bias_tile = f.element(bias, at, t.scalar)
+                    bias_tile = f.element(bias, jc + j, t.scalar)
                     call_tile(f, t, rows, kc, a_tile, a_row, a_k, b_tile, b_k, c_tile, cm, nc - j, flags, bias_tile)
     f.ret()
 

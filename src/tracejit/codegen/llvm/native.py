@@ -53,16 +53,20 @@ def lay_out(graph: Graph, updates: Mapping[int, int], checks: Checks, optimize: 
     """The graph's schedule, with homes for its values and an order of its steps."""
     # Not needed where the plan is found, and a sixth of what a process would spend until its first compiled call.
     from tracejit.codegen.attention import fuse_attention
-    from tracejit.codegen.llvm import emit, loop
+    from tracejit.codegen.epilogue import fuse_epilogues
+    from tracejit.codegen.llvm import emit, library, loop
     from tracejit.codegen.llvm.layout import Layout
     from tracejit.codegen.prepare import prepare
     from tracejit.codegen.schedule import schedule
     from tracejit.passes import pipeline
 
-    made = prepare(fuse_attention(pipeline.optimize(graph, loops=True) if optimize else graph))
+    def prepared(graph: Graph) -> Graph:
+        return fuse_epilogues(prepare(fuse_attention(graph)), library.match)
+
+    made = prepared(pipeline.optimize(graph, loops=True) if optimize else graph)
     bodies = {n: loop.match(n) for n in made.nodes if n.op.name == "loop"}
     if None in bodies.values():  # something in it runs as NumPy
-        made = prepare(fuse_attention(pipeline.optimize(graph) if optimize else loop.unroll(graph)))
+        made = prepared(pipeline.optimize(graph) if optimize else loop.unroll(graph))
         bodies = {}
     return Layout(made, schedule(made, emit.supports, lambda n: bodies.get(n) or loop.match(n)), updates, checks)
 

@@ -8,7 +8,8 @@ be contiguous, so B is packed into panels of `columns` unless it lies that way a
 row or column in place of missing ones: tile lanes do not mix, and those lanes are never stored.
 
 Each element of C is one chain of fused multiply-adds over k, whatever tile it falls into: results do not depend on
-how the work was split.
+how the work was split. A finished tile may go through an epilogue before it is stored: a bias is added, then relu
+taken, as two passes over C would. Which of them is said at run time, so one kernel serves all.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tracejit.codegen.llvm import vectormath
 from tracejit.codegen.llvm.text import Function, Module, Type, Value, i64, of, ptr
 
-__all__ = ["Epilogue", "Tiling", "define_pack", "define_tile", "tiling"]
+__all__ = ["ACCUMULATE", "BIAS", "RELU", "Tiling", "call_tile", "define_pack", "define_tile", "epilogue", "tiling"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,36 +64,25 @@ def tiling(dtype: str, vector_bits: int) -> Tiling:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Epilogue:
-    """What happens to a finished tile while it is in registers: add a bias, then apply an activation."""
-
-    bias: str = ""  # "row": bias[m], "column": bias[n]
-    activation: str = ""  # "relu" or the name of a one-argument function of vectormath
-
-    @property
-    def name(self) -> str:
-        """Part of the symbols of kernels that use it."""
-        parts = [f"bias_{self.bias}" if self.bias else "", self.activation]
-        return "".join("_" + p for p in parts if p)
-
-    def activate(self, x: Value) -> Value:
-        """The activation of one vector."""
-        if not self.activation:
-            return x
-        if self.activation == "relu":
-            return (x < 0.0).select(0.0, x)  # nan stays
-        return vectormath.FUNCTIONS[self.activation](x)
-
-
-# flags of a tile call
+# Flags of a tile call.
 ACCUMULATE = 1  # C holds the sum over earlier k
-FINISH = 2  # this is the last of k: run the epilogue
+BIAS = 2  # this is the last of k: add a bias,
+RELU = 4  # and set to zero what is below
 
 
-def define_tile(module: Module, t: Tiling, rows: int, epilogue: Epilogue, indexed: bool = False) -> str:
+def epilogue(f: Function, flags: Value, xs: Sequence[Value], biases: Callable[[], Sequence[Value]]) -> list[Value]:
+    """Finished sums after the bias and relu that `flags` ask for; `biases` loads one for each."""
+    with f.choose((flags & BIAS).ne(0), xs) as biased:
+        biased.carry = [x + y for x, y in zip(xs, biases(), strict=True)]
+    with f.choose((flags & RELU).ne(0), biased.carry) as bent:
+        bent.carry = [(x < 0.0).select(0.0, x) for x in biased.carry]  # nan and -0.0 stay
+    return bent.carry
+
+
+def define_tile(module: Module, t: Tiling, rows: int, *, bias_along: str = "", indexed: bool = False) -> str:
     """Define the micro-kernel of `rows` rows; its symbol. Strides count elements.
 
+    It has an epilogue where `bias_along` says that the bias lies along "rows" (bias[n]) or "columns" (bias[m]) of C.
     An `indexed` kernel finds A[r, k] at a[a_row[r] + a_k[k]] by two tables of i64, where the plain one has two strides.
     """
     name = f"tile{rows}"
@@ -128,12 +117,12 @@ def define_tile(module: Module, t: Tiling, rows: int, epilogue: Epilogue, indexe
                 row = f.element(row, b_k, t.scalar)
             loop.carry = [at, row, *tile]
         carry = loop.carry
-    _finish_tile(f, t, epilogue, carry[2:], (c, c_row, columns, flags, bias))
+    _finish_tile(f, t, bias_along, carry[2:], (c, c_row, columns, flags, bias))
     f.ret()
     return name
 
 
-def _finish_tile(f: Function, t: Tiling, epilogue: Epilogue, tile: Sequence[Value], args: Sequence[Value]) -> None:
+def _finish_tile(f: Function, t: Tiling, bias_along: str, tile: Sequence[Value], args: Sequence[Value]) -> None:
     """Add what C holds if asked, run the epilogue if asked, and store, within the valid columns."""
     c, c_row, columns, flags, bias = args
     rows = len(tile) // t.vectors
@@ -149,29 +138,18 @@ def _finish_tile(f: Function, t: Tiling, epilogue: Epilogue, tile: Sequence[Valu
                 address = f.element(base, v * t.lanes, t.scalar)
                 f.store(x, address) if full else f.masked_store(x, address, masks[v])
 
+            def biases(load: Callable[[Value, int], Value] = load) -> list[Value]:
+                if bias_along == "rows":
+                    return [load(bias, v) for v in range(t.vectors)] * rows
+                down = [f.load(t.scalar, f.element(bias, r, t.scalar)).splat(t.lanes) for r in range(rows)]
+                return [down[i // t.vectors] for i in range(len(tile))]
+
             bases = [f.element(c, c_row * r if r else 0, t.scalar) for r in range(rows)]
             with f.choose((flags & ACCUMULATE).ne(0), tile) as more:
                 more.carry = [x + load(bases[i // t.vectors], i % t.vectors) for i, x in enumerate(tile)]
-            done = more.carry
-            if epilogue != Epilogue():
-                with f.choose((flags & FINISH).ne(0), done) as last:
-                    last.carry = _apply(f, t, epilogue, done, bias, load)
-                done = last.carry
+            done = epilogue(f, flags, more.carry, biases) if bias_along else more.carry
             for i, x in enumerate(done):
                 store(x, bases[i // t.vectors], i % t.vectors)
-
-
-def _apply(
-    f: Function, t: Tiling, epilogue: Epilogue, tile: Sequence[Value], bias: Value, load: Callable[[Value, int], Value]
-) -> list[Value]:
-    if epilogue.bias == "column":
-        along = [load(bias, v) for v in range(t.vectors)]
-        tile = [x + along[i % t.vectors] for i, x in enumerate(tile)]
-    if epilogue.bias == "row":
-        rows = range(len(tile) // t.vectors)
-        down = [f.load(t.scalar, f.element(bias, r, t.scalar)).splat(t.lanes) for r in rows]
-        tile = [x + down[i // t.vectors] for i, x in enumerate(tile)]
-    return [epilogue.activate(x) for x in tile]
 
 
 def call_tile(f: Function, t: Tiling, rows: Value, *args: Value) -> None:

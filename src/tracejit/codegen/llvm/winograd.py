@@ -18,14 +18,14 @@ from collections.abc import Sequence
 from tracejit.codegen.llvm.conv import Convolution
 from tracejit.codegen.llvm.matmul import Call, kernel, round_up
 from tracejit.codegen.llvm.text import Function, Module, Value, i1, i64, ptr
-from tracejit.codegen.llvm.tile import FINISH, Epilogue, Tiling, call_tile, define_tile, tiling
+from tracejit.codegen.llvm.tile import Tiling, call_tile, define_tile, epilogue, tiling
 
 __all__ = ["kernel_text", "plan"]
 
 _POINTERS = ("y", "x", "w", "bias")
 _INTEGERS = (
     *("n", "g", "o", "c", "h", "w_", "low_h", "low_w", "out_h", "out_w"),
-    *("rows", "strips", "tile_rows", "groups", "line", "panels"),
+    *("rows", "strips", "tile_rows", "groups", "line", "panels", "epilogue"),
     *("x_n", "x_g", "x_c", "x_h", "x_w", "w_g", "w_o", "w_c", "w_h", "w_w", "y_n", "y_g", "y_o", "y_h"),
     *("at_u", "at_row", "at_copy", "at_v", "at_m"),  # bytes into scratch
 )
@@ -36,8 +36,8 @@ _COPY_BYTES = 160 << 10  # of a strip: with the tiles made of it, it stays in th
 _TILE_BYTES = 192 << 10
 
 
-def plan(dtype: str, v: Convolution, vector_bits: int) -> Call | None:
-    """How to run a convolution this way; None where that is not possible, or not faster."""
+def plan(dtype: str, v: Convolution, vector_bits: int, flags: int = 0) -> Call | None:
+    """How to run a convolution this way; None where that is not possible, or not faster. `flags` as in `conv.plan`."""
     plain, window = (1, 1, 1), (1, 3, 3)
     is_plain = v.window == window and v.stride == v.dilation == v.base == plain and v.size[0] == v.out[0] == 1
     if dtype != "f32" or not is_plain or v.low[0] or v.y[5] != 1 or min(v.o, v.c) < _FEWEST:
@@ -58,7 +58,7 @@ def plan(dtype: str, v: Convolution, vector_bits: int) -> Call | None:
     values = {
         "n": v.n, "g": v.g, "o": v.o, "c": v.c, "h": v.size[1], "w_": v.size[2], "low_h": v.low[1], "low_w": v.low[2],
         "out_h": out_h, "out_w": out_w, "rows": rows, "strips": strips, "tile_rows": tile_rows, "groups": groups,
-        "line": line, "panels": panels,
+        "line": line, "panels": panels, "epilogue": flags,
     }  # fmt: skip
     values |= dict(zip(("x_n", "x_g", "x_c", "x_d", "x_h", "x_w"), v.x, strict=True))
     values |= dict(zip(("w_g", "w_o", "w_c", "w_d", "w_h", "w_w"), v.w, strict=True))
@@ -79,7 +79,7 @@ def kernel_text(dtype: str, vector_bits: int) -> str:
     """LLVM text of the kernel."""
     module, t = Module(), tiling(dtype, vector_bits)
     for rows in range(1, t.rows + 1):
-        define_tile(module, t, rows, Epilogue())
+        define_tile(module, t, rows)
     _define_weights(module, t)
     _define_copy(module, t)
     _define_input(module, t)
@@ -106,6 +106,7 @@ def _define_units(module: Module, t: Tiling, name: str) -> None:
             rows = f.minimum(s["tile_rows"] - r0, s["rows"])
             x = f.element(s["x"], n * s["x_n"] + g * s["x_g"], t.scalar)
             y = f.element(s["y"], n * s["y_n"] + g * s["y_g"], t.scalar)
+            bias = f.element(s["bias"], g * s["o"], t.scalar)
             f.call(
                 "copy_strip", None, copy, row, x, s["c"], rows * 2 + 2, r0 * 2 - s["low_h"], s["h"], s["w_"],
                 s["low_w"], s["line"], channel, s["x_c"], s["x_h"], s["x_w"],
@@ -113,13 +114,13 @@ def _define_units(module: Module, t: Tiling, name: str) -> None:
             count = rows * s["groups"]
             with f.loop(0, (count + 1) // 2, s["panels"]) as p0:
                 panels = f.minimum((count + 1) // 2 - p0, s["panels"])
-                _panels(f, t, s, (u, copy, v, m, w, y, r0, count, p0, panels, channel))
+                _panels(f, t, s, (u, copy, v, m, w, y, bias, r0, count, p0, panels, channel))
     f.ret()
 
 
 def _panels(f: Function, t: Tiling, s: dict[str, Value], args: Sequence[Value]) -> None:
     """Some panels of a strip: transform, multiply, transform back."""
-    u, copy, v, m, w, y, r0, count, p0, panels, channel = args
+    u, copy, v, m, w, y, bias, r0, count, p0, panels, channel = args
     place_v, place_m = s["c"] * t.columns, s["o"] * t.columns
     last = count - 1
 
@@ -138,7 +139,7 @@ def _panels(f: Function, t: Tiling, s: dict[str, Value], args: Sequence[Value]) 
     tiles = (s["o"] + t.rows - 1) // t.rows
     base = s["o"] // tiles
     extra = s["o"] - base * tiles
-    zero, flags, columns = f.value(0, i64), f.value(FINISH, i64), f.value(t.columns, i64)
+    zero, columns = f.value(0, i64), f.value(t.columns, i64)
     with f.loop(0, _PLACES) as place, f.loop(0, tiles) as i:
         o = i * base + f.minimum(i, extra)
         a = f.element(u, (place * s["o"] + o) * s["c"], t.scalar)
@@ -146,9 +147,7 @@ def _panels(f: Function, t: Tiling, s: dict[str, Value], args: Sequence[Value]) 
             b = f.element(v, (p * _PLACES + place) * place_v, t.scalar)
             c = f.element(m, (p * _PLACES + place) * place_m + o * t.columns, t.scalar)
             count_o = base + (i < extra).cast(i64)
-            call_tile(
-                f, t, count_o, s["c"], a, s["c"], zero + 1, b, columns, c, columns, columns, flags, s["bias"]
-            )  # fmt: skip
+            call_tile(f, t, count_o, s["c"], a, s["c"], zero + 1, b, columns, c, columns, columns, zero, bias)
     with f.loop(0, panels) as p:
         for half in range(2):
             number, r, tile = group(p, half)
@@ -157,11 +156,12 @@ def _panels(f: Function, t: Tiling, s: dict[str, Value], args: Sequence[Value]) 
                 out = f.element(y, h * s["y_h"] + tile * 2, t.scalar)
                 high, wide = s["out_h"] - h, s["out_w"] - tile * 2
                 products = f.element(m, p * _PLACES * place_m + half * t.lanes, t.scalar)
-                finite = f.call("output", i1, out, products, s["o"], place_m, s["y_o"], s["y_h"], high, wide)
+                then = s["epilogue"], bias
+                finite = f.call("output", i1, out, products, *then, s["o"], place_m, s["y_o"], s["y_h"], high, wide)
                 with f.when(finite ^ 1):
                     source = f.element(copy, r * 4 * s["line"] + tile, t.scalar)
                     f.call(
-                        "plain", None, out, source, w, s["o"], s["c"], s["line"], channel, s["w_o"], s["w_c"],
+                        "plain", None, out, source, w, *then, s["o"], s["c"], s["line"], channel, s["w_o"], s["w_c"],
                         s["w_h"], s["w_w"], s["y_o"], s["y_h"], high, wide,
                     )  # fmt: skip
 
@@ -243,10 +243,11 @@ def _define_input(module: Module, t: Tiling) -> None:
 
 
 def _define_output(module: Module, t: Tiling) -> None:
-    """y = A' m A for the tiles of a group, as far as y goes; whether all of it is finite."""
+    """y = A' m A for the tiles of a group, as far as y goes, and what follows; whether all sums are finite."""
     names = ("o", "place", "y_o", "y_h", "high", "wide")
-    f = module.function("output", i1, {"y": ptr, "m": ptr} | dict.fromkeys(names, i64), "internal nounwind")
-    y, m, o, place, y_o, y_h, high, wide = f.args
+    args = {"y": ptr, "m": ptr, "flags": i64, "bias": ptr} | dict.fromkeys(names, i64)
+    f = module.function("output", i1, args, "internal nounwind")
+    y, m, flags, bias, o, place, y_o, y_h, high, wide = f.args
 
     def fold(a: Value, b: Value, c: Value, d: Value) -> list[Value]:
         return [a + (b + c), b - c - d]
@@ -263,10 +264,12 @@ def _define_output(module: Module, t: Tiling) -> None:
         for r in range(4):
             at = [f.element(source, place * (4 * r + q), t.scalar) for q in range(4)]
             rows.append(fold(*(f.load(t.vector, a) for a in at)))
-        finite = loop.carry[0]
-        for r, row in enumerate(zip(*(fold(*column) for column in zip(*rows, strict=True)), strict=True)):
-            for z in row:
-                finite = finite + (z - z)
+        finite, at_bias = loop.carry[0], f.element(bias, loop.index, t.scalar)
+        square = [z for row in zip(*(fold(*column) for column in zip(*rows, strict=True)), strict=True) for z in row]
+        for z in square:
+            finite = finite + (z - z)
+        done = epilogue(f, flags, square, lambda: [f.load(t.scalar, at_bias).splat(t.lanes)] * 4)
+        for r, row in enumerate((done[:2], done[2:])):
             with f.when(high > r):
                 for k, lanes in enumerate(halves):
                     at = f.element(out, y_h * r + k * t.lanes, t.scalar)
@@ -279,11 +282,11 @@ def _define_output(module: Module, t: Tiling) -> None:
 
 
 def _define_plain(module: Module, t: Tiling) -> None:
-    """The outputs of a group as plain sums."""
+    """The outputs of a group as plain sums, and what follows."""
     names = ("o", "c", "line", "channel", "w_o", "w_c", "w_h", "w_w", "y_o", "y_h", "high", "wide")
-    args = {"y": ptr, "x": ptr, "w": ptr} | dict.fromkeys(names, i64)
+    args = {"y": ptr, "x": ptr, "w": ptr, "flags": i64, "bias": ptr} | dict.fromkeys(names, i64)
     f = module.function("plain", None, args, "internal nounwind")
-    y, x, w, o, c, line, channel, w_o, w_c, w_h, w_w, y_o, y_h, high, wide = f.args
+    y, x, w, flags, bias, o, c, line, channel, w_o, w_c, w_h, w_w, y_o, y_h, high, wide = f.args
     with f.loop(0, o) as i, f.loop(0, f.minimum(high, 2)) as h, f.loop(0, f.minimum(wide, 2 * t.lanes)) as k:
         with f.carrying(0, c, [f.value(0.0, t.scalar)]) as by_c:
             with f.carrying(0, 3, by_c.carry) as by_h:
@@ -295,5 +298,7 @@ def _define_plain(module: Module, t: Tiling) -> None:
                     by_w.carry = [f.fma(a, b, by_w.carry[0])]
                 by_h.carry = by_w.carry
             by_c.carry = by_h.carry
-        f.store(by_c.carry[0], f.element(y, i * y_o + h * y_h + k, t.scalar))
+        at_bias = f.element(bias, i, t.scalar)
+        (done,) = epilogue(f, flags, by_c.carry, lambda: [f.load(t.scalar, at_bias)])
+        f.store(done, f.element(y, i * y_o + h * y_h + k, t.scalar))
     f.ret()
