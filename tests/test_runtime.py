@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import itertools
 import os
 import subprocess
 import sys
@@ -658,6 +659,39 @@ def test_trim_gives_memory_back():
     assert pool.kept == 0
     pool.block(1 << 20)
     assert pool.made == 4
+
+
+def test_many_blocks_of_a_size_share_huge_pages():
+    pool, size = buffer.Pool(), 48 << 10
+    blocks = [pool.block(size) for _ in range(200)]
+    assert pool.made == buffer.FEW + -(-(200 - buffer.FEW) // (buffer.HUGE // size))
+    starts = sorted(b.address for b in blocks)
+    assert all(a % 64 == 0 for a in starts)
+    assert all(b - a >= size for a, b in itertools.pairwise(starts))
+    for k, block in enumerate(blocks):
+        ctypes.memset(block.address, k, size)
+    assert all(ctypes.string_at(b.address, size) == bytes([k]) * size for k, b in enumerate(blocks))
+    made, kept = pool.made, pool.kept
+    del block, blocks
+    assert pool.kept == kept + 200 * size
+    again = [pool.block(size) for _ in range(200)]
+    assert pool.made == made
+    pool.trim()
+    assert pool.kept == 0
+    ctypes.memset(again[-1].address, 7, size)  # of a huge page whose other regions have been given up
+    assert ctypes.string_at(again[-1].address, size) == bytes([7]) * size
+
+
+@pytest.mark.parametrize("array", [
+    np.arange(20_000, dtype=np.float32), np.arange(20_000.0)[::2], np.ones((100, 200)).T, np.zeros((0, 1 << 20)),
+    np.arange(20_000, dtype=">i4"), np.full(10_000, None),
+])  # fmt: skip
+def test_copy_is_as_numpys(array):
+    out, want = buffer.copy(array), np.array(array)
+    assert np.array_equal(out, array)
+    assert not np.shares_memory(out, array)
+    assert (out.dtype, out.shape, out.strides) == (want.dtype, want.shape, want.strides)
+    assert out.flags.writeable
 
 
 def test_pool_keeps_no_more_than_its_limit():

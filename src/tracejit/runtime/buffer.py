@@ -2,7 +2,7 @@
 
 A `Block` is aligned memory that goes back to its pool when it is dropped. `empty` gives an array that owns a block, so
 the block returns when the array and all its views are gone. The pool keeps a bounded number of bytes; `trim()` gives
-them back to the system.
+them back to the system, a huge page that was cut into blocks once none of these is in use.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+from dataclasses import dataclass
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -19,29 +20,40 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Block", "Pool", "address", "empty", "pool", "reads_objects", "trim"]
+__all__ = ["Block", "Pool", "address", "copy", "empty", "pool", "reads_objects", "trim"]
 
 SMALL: Final = 32 << 10  # below, the C allocator keeps pages itself and takes a third of the time
 HUGE: Final = 2 << 20  # a huge page; blocks as large begin on one
+FEW: Final = 8  # regions of a size on pages of their own; more share huge pages, and a step over all of them, which
+# waits for the translation of addresses otherwise, takes three quarters of the time
 KEEP: Final = 1 << 30  # bytes the pool keeps for later; `pool.keep` may be set
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """Pages from the system, from `address` on; given back when dropped."""
+    """`size` bytes of pages from the system, from `address` on; the pages are given back when nobody holds them."""
 
-    __slots__ = ("_map", "address", "size")
+    pages: mmap.mmap
+    address: int
+    size: int
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        spare = HUGE if size >= HUGE else 0
-        if sys.platform == "win32":
-            self._map = mmap.mmap(-1, size + spare)
-        else:
-            self._map = mmap.mmap(-1, size + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            if spare and hasattr(mmap, "MADV_HUGEPAGE"):
-                self._map.madvise(mmap.MADV_HUGEPAGE)
-        start = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        self.address = -(-start // HUGE) * HUGE if spare else start
+    def cut(self, size: int) -> list[Region]:
+        """All of it in regions of this size."""
+        starts = range(self.address, self.address + self.size - size + 1, size)
+        return [Region(self.pages, start, size) for start in starts]
+
+
+def fresh(size: int) -> Region:
+    """Asked of the system."""
+    spare = HUGE if size >= HUGE else 0
+    if sys.platform == "win32":
+        pages = mmap.mmap(-1, size + spare)
+    else:
+        pages = mmap.mmap(-1, size + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if spare and hasattr(mmap, "MADV_HUGEPAGE"):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    return Region(pages, -(-start // HUGE) * HUGE if spare else start, size)
 
 
 class Block:
@@ -72,6 +84,7 @@ class Pool:
         self.kept = 0
         self.made = 0  # regions asked of the system, ever
         self._free: dict[int, list[Region]] = {}
+        self._asked: dict[int, int] = {}
 
     def block(self, nbytes: int) -> Block:
         """At least `nbytes`, 64-byte aligned, content undefined, nobody else's until the block is dropped."""
@@ -80,11 +93,21 @@ class Pool:
             region = self._free[size].pop()
             self.kept -= size
         except (KeyError, IndexError):
-            region = Region(size)
-            self.made += 1
+            region = self.more(size)
         block = _block_type(size).from_address(region.address)
         block.address, block.region, block.pool = region.address, region, self
         return block
+
+    def more(self, size: int) -> Region:
+        """A fresh region; where a size is asked for often, one of those that a huge page is cut into."""
+        self.made += 1
+        self._asked[size] = asked = self._asked.get(size, 0) + 1
+        if asked <= FEW or not SMALL <= size <= HUGE // 8:
+            return fresh(size)
+        first, *others = fresh(HUGE).cut(size)
+        for region in others:
+            self.give(region)
+        return first
 
     def give(self, region: Region) -> None:
         """Take a region back, or let it go when that would be too much."""
@@ -132,6 +155,15 @@ def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any
     if nbytes < SMALL:
         return np.empty(shape, dtype)
     return np.ndarray(shape, dtype, cast(Any, pool.block(nbytes)))
+
+
+def copy(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A copy in the memory of `empty`, where the array is one that it can be asked for."""
+    if array.nbytes < SMALL or array.dtype.hasobject or not array.flags.c_contiguous:
+        return np.array(array)
+    out = empty(array.shape, array.dtype)
+    out[...] = array
+    return out
 
 
 def trim() -> None:

@@ -14,6 +14,7 @@ from tracejit.ir.dtype import DType
 from tracejit.ir.op import Array, Op
 from tracejit.ir.symint import SymInt
 from tracejit.ir.types import TensorType
+from tracejit.runtime import buffer
 from tracejit.tensor.tensor import Tensor, apply, wrap
 from tracejit.trace import recorder as recording
 
@@ -213,7 +214,7 @@ def _array_of(data: Any, want: DType | None) -> Array:
     if isinstance(data, (list, tuple)):
         data = _plain(data)
     try:
-        a = np.array(data)
+        a = buffer.copy(data) if type(data) is np.ndarray else np.array(data)
     except ValueError as e:
         raise OpError(f"expected nested sequences of equal lengths: {e}") from None
     if a.dtype == object:

@@ -13,13 +13,17 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from tracejit import config
 from tracejit.ir.dtype import from_numpy
 from tracejit.ir.graph import Graph, param
 from tracejit.ir.node import Node, expand_to
-from tracejit.ir.op import Array, Op
+from tracejit.ir.op import Array, ArrayConst, Op
 from tracejit.ir.types import TensorType
 from tracejit.ops.pointwise import Pointwise, Select
+from tracejit.ops.source import Const, ints
+from tracejit.runtime import buffer
 from tracejit.trace import recorder
 
 __all__ = ["evaluate", "worth"]
@@ -33,7 +37,22 @@ _READS_ONCE = frozenset([*_REDUCTIONS, "unfold", "fold"])
 
 def evaluate(op: Op, arrays: Sequence[Array]) -> Any:
     """`op.eval(*arrays)`, by a kernel where that pays."""
+    if not arrays and isinstance(op, Const):
+        return _filled(op)
     return op.eval(*arrays) if not worth(op, arrays) else _by_kernel(op, arrays)
+
+
+def _filled(op: Const) -> Array:
+    """What `op.eval()` gives, but a parameter or an optimizer's state may begin like this: in the memory of outputs."""
+    if not op.type.shape or isinstance(op.value, ArrayConst):
+        return op.eval()
+    shape, dtype = ints(op.type.shape), op.type.dtype.numpy
+    if math.prod(shape) * dtype.itemsize < buffer.SMALL:
+        return op.eval()
+    out = buffer.empty(shape, dtype)
+    with np.errstate(over="ignore"):
+        np.copyto(out, op.value, casting="unsafe")
+    return out
 
 
 def worth(op: Op, arrays: Sequence[Array]) -> bool:
