@@ -44,9 +44,9 @@ def strides(x: Array) -> tuple[int, ...]:
 
 
 def bound(
-    text: str, call: Call, pointers: dict[str, Array], offsets: dict[str, int] | None = None
+    texts: tuple[str, ...], call: Call, pointers: dict[str, Array], offsets: dict[str, int] | None = None
 ) -> Callable[[], object]:
-    code = engine.compile(text)
+    code = engine.link([engine.assemble(t) for t in texts], (call.symbol,))
     step = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(
         code.address(call.symbol)
     )
@@ -102,7 +102,7 @@ def matmuls(torch: Any, seconds: float) -> None:
                 c, d, e = (buffer.empty((m, n), np.dtype(t)) for _ in range(3))
                 x = matmul.Matrices(m, n, k, (0, 0, *strides(a)), (0, 0, *strides(b)), (0, 0, n))  # type: ignore[arg-type]
                 call = matmul.plan(dtype, x, BITS)
-                runs = {"ours": bound(matmul.kernel_text(dtype, BITS), call, {"a": a, "b": b, "c": c})}
+                runs = {"ours": bound(matmul.kernel_texts(dtype, BITS), call, {"a": a, "b": b, "c": c})}
                 runs["numpy"] = partial(np.matmul, a, b, out=d)
                 if torch:
                     ta, tb, te = map(torch.from_numpy, (a, b, e))
@@ -131,9 +131,9 @@ def convolution(
     runs: list[Callable[[], object]] = []
     for p in conv.parts(v):
         fast = winograd.plan("f32", p.conv, BITS)
-        text = (winograd if fast else conv).kernel_text("f32", BITS)
+        texts = (winograd if fast else conv).kernel_texts("f32", BITS)
         call = fast or conv.plan("f32", p.conv, BITS)
-        runs.append(bound(text, call, {"x": x, "w": w, "y": y}, {"w": p.w, "y": p.y}))
+        runs.append(bound(texts, call, {"x": x, "w": w, "y": y}, {"w": p.w, "y": p.y}))
 
     def run() -> None:
         for part in runs:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tracejit.codegen.llvm import conv, matmul, order, scatter, winograd
+from tracejit.codegen.llvm import attention, conv, matmul, order, scatter, winograd
 from tracejit.codegen.llvm.matmul import Call
-from tracejit.codegen.llvm.tile import BIAS, RELU
+from tracejit.codegen.llvm.tile import BIAS, RELU, pack_symbol, tile_symbol, tiling
 from tracejit.ir import dtype as dt
 from tracejit.runtime import engine
 
@@ -24,20 +25,24 @@ ALL = {name: d.numpy for name, d in dt.BY_NAME.items()}
 
 
 # Writing a kernel's text takes longer than a call of it.
-MATMUL, CONV, SCATTER = cache(matmul.kernel_text), cache(conv.kernel_text), cache(scatter.kernel_text)
-WINOGRAD = cache(winograd.kernel_text)
+MATMUL, CONV, SCATTER = cache(matmul.kernel_texts), cache(conv.kernel_texts), cache(scatter.kernel_text)
+WINOGRAD = cache(winograd.kernel_texts)
 
 
 @cache
-def compiled(text: str) -> engine.Code:
-    return engine.compile(text)
+def compiled(texts: str | tuple[str, ...], symbol: str) -> engine.Code:
+    return engine.link([engine.assemble(t) for t in ([texts] if isinstance(texts, str) else texts)], (symbol,))
 
 
 def run(
-    text: str, call: Call, pointers: dict[str, Array | None], slices: int = 1, offsets: dict[str, int] | None = None
+    texts: str | tuple[str, ...],
+    call: Call,
+    pointers: dict[str, Array | None],
+    slices: int = 1,
+    offsets: dict[str, int] | None = None,
 ) -> None:
     """Call a kernel over its extent in slices, its scratch memory between guards; `offsets` count elements."""
-    code = compiled(text)
+    code = compiled(texts, call.symbol)
     step = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(
         code.address(call.symbol)
     )
@@ -64,6 +69,15 @@ def values(rng: Rng, shape: tuple[int, ...], dtype: str) -> Array:
     if dt.BY_NAME[dtype].kind == "f":
         return rng.standard_normal(shape).astype(t)
     return rng.integers(0, 2 if dtype == "bool" else 20, shape).astype(t)
+
+
+def test_modules_that_are_linked_together_share_their_parts_and_define_nothing_twice() -> None:
+    texts = [*CONV("f32", BITS), *CONV("f64", BITS), *WINOGRAD("f32", BITS), *attention.kernel_texts(BITS)]
+    texts += [t for name in ("matmul_f32", "matmul_f64", "gemv_f32") for t in MATMUL(name[-3:], BITS, name)]
+    defined = [s for t in dict.fromkeys(texts) for s in re.findall(r"^define (?!internal)[^@]*@([\w.]+)", t, re.M)]
+    assert sorted(set(defined)) == sorted(defined)
+    tile, pack = tile_symbol(tiling("f32", BITS), 1), pack_symbol(tiling("f32", BITS), tiling("f32", BITS).columns)
+    assert {tile, pack, "matmul_f32", "conv_f32", "winograd_f32", "attention_f32", "matmul_f64"} <= set(defined)
 
 
 # ---------------------------------------------------------------- matmul

@@ -22,10 +22,9 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracejit import config, logs
-from tracejit.codegen.kernel import kernel_ops
 from tracejit.errors import TracejitError
 from tracejit.ir.printer import to_text
 from tracejit.ir.symint import Scope
@@ -42,7 +41,9 @@ from tracejit.trace.recorder import Reason
 from tracejit.trace.recording import Recording, record
 from tracejit.trace.scalars import Memory
 from tracejit.trace.tree import Bucket, Hit, Left, Trace, compile_trace, resolve
-from tracejit.trace.verify import Verified, verify
+
+if TYPE_CHECKING:
+    from tracejit.trace.verify import Verified
 
 __all__ = ["Compiled", "disable", "eager"]
 
@@ -181,7 +182,7 @@ class Compiled(dispatch.Direct):
             found, seen, why, final = self.compiled(bucket, call, every, plainly)
             if isinstance(found, Hit):
                 return found.value
-            if isinstance(found, Verified):
+            if found is not None:
                 if found.raised is not None:
                     raise found.raised
                 return found.value
@@ -216,6 +217,8 @@ class Compiled(dispatch.Direct):
                 continue
             entry = None if every else self.entry_for(trace, call)
             if every and trace.hits % every == 0:
+                from tracejit.trace.verify import Verified, verify  # few ask for it
+
                 found = verify(trace, self.domain, call, plainly, self.backend or config.current().backend)
                 if isinstance(found, Verified):
                     self.judge(bucket, trace, found)
@@ -495,6 +498,8 @@ class Compiled(dispatch.Direct):
             for row in trace.recording.guard.rows:
                 logs.note("guards", "%s: %s", self.name, row.words)
         if logs.opened("fusion") or logs.opened("kernels"):
+            from tracejit.codegen.kernel import kernel_ops  # not needed where the plan is found
+
             for kernel in trace.kernels():
                 logs.note("fusion", "%s: one kernel of %s", self.name, ", ".join(kernel_ops(kernel)))
                 logs.note("kernels", "%s: %s", self.name, kernel)

@@ -15,9 +15,9 @@ from math import inf
 from tracejit.codegen.llvm import vectormath
 from tracejit.codegen.llvm.matmul import Call, blocks, kernel, round_up
 from tracejit.codegen.llvm.text import Function, Module, Value, f32, i32, i64, ptr
-from tracejit.codegen.llvm.tile import ACCUMULATE, Tiling, call_tile, define_pack, define_tile, tiling
+from tracejit.codegen.llvm.tile import ACCUMULATE, Tiling, call_tile, pack_symbol, pack_text, tiles_text, tiling
 
-__all__ = ["Heads", "kernel_text", "plan"]
+__all__ = ["Heads", "kernel_texts", "plan"]
 
 _ROWS, _KEYS = 128, 128  # of a block at most: scores, weights and panels stay in the second-level cache
 
@@ -67,15 +67,12 @@ def plan(x: Heads, vector_bits: int) -> Call:
     return Call("attention_f32", _POINTERS, integers, x.batch[0] * x.batch[1] * values["blocks"], 1, scratch)
 
 
-def kernel_text(vector_bits: int) -> str:
-    """LLVM text of the kernel."""
+def kernel_texts(vector_bits: int) -> tuple[str, ...]:
+    """LLVM modules of the kernel."""
     module, t = Module(), tiling("f32", vector_bits)
-    for rows in range(1, t.rows + 1):
-        define_tile(module, t, rows)
-    define_pack(module, t, t.columns)
     _define_weigh(module, t)
     _define_units(module, t)
-    return module.text()
+    return module.text(), tiles_text("f32", vector_bits), pack_text("f32", vector_bits)
 
 
 def _define_units(module: Module, t: Tiling) -> None:
@@ -103,7 +100,7 @@ def _define_units(module: Module, t: Tiling) -> None:
             k_block = f.element(k, j0 * s["k_row"], f32)
             with f.loop(0, keys, t.columns) as j:
                 panel, x = f.element(k_panels, j * s["d"], f32), f.element(k_block, j * s["k_row"], f32)
-                f.call(f"pack{t.columns}", None, panel, x, s["k_row"], s["k_column"], keys - j, s["d"])
+                f.call(pack_symbol(t, t.columns), None, panel, x, s["k_row"], s["k_column"], keys - j, s["d"])
             q_block = f.element(q, r0 * s["q_row"], f32)
             _multiply(f, t, (q_block, s["q_row"], s["q_column"], k_panels, scores, zero + _KEYS),
                       (rows, keys, s["d"], zero))  # fmt: skip
@@ -112,7 +109,7 @@ def _define_units(module: Module, t: Tiling) -> None:
             v_block = f.element(v, j0 * s["v_row"], f32)
             with f.loop(0, s["e"], t.columns) as c:
                 panel, x = f.element(v_panels, c * keys, f32), f.element(v_block, c * s["v_column"], f32)
-                f.call(f"pack{t.columns}", None, panel, x, s["v_column"], s["v_row"], s["e"] - c, keys)
+                f.call(pack_symbol(t, t.columns), None, panel, x, s["v_column"], s["v_row"], s["e"] - c, keys)
             _multiply(f, t, (scores, zero + _KEYS, zero + 1, v_panels, sums, s["wide"]),
                       (rows, s["e"], keys, zero + ACCUMULATE))  # fmt: skip
         with f.when(seen < s["n"]):
@@ -135,7 +132,7 @@ def _add_unseen(f: Function, t: Tiling, s: dict[str, Value], args: Sequence[Valu
     with f.loop(seen, s["n"], _KEYS) as j0, f.loop(0, s["e"], t.columns) as c:
         keys = f.minimum(s["n"] - j0, _KEYS)
         x = f.element(v, j0 * s["v_row"] + c * s["v_column"], f32)
-        f.call(f"pack{t.columns}", None, panels, x, s["v_column"], s["v_row"], s["e"] - c, keys)
+        f.call(pack_symbol(t, t.columns), None, panels, x, s["v_column"], s["v_row"], s["e"] - c, keys)
         with f.loop(0, t.columns, t.lanes) as k:
             at = f.element(unseen, c + k, f32)
             with f.carrying(0, keys, [f.load(t.vector, at)]) as loop:

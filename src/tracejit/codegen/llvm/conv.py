@@ -21,9 +21,18 @@ from math import prod
 
 from tracejit.codegen.llvm.matmul import Call, blocks, kernel, round_up
 from tracejit.codegen.llvm.text import Function, Module, Type, Value, i64, ptr
-from tracejit.codegen.llvm.tile import ACCUMULATE, Tiling, call_tile, define_pack, define_tile, epilogue, tiling
+from tracejit.codegen.llvm.tile import (
+    ACCUMULATE,
+    Tiling,
+    call_tile,
+    define_tile,
+    epilogue,
+    pack_symbol,
+    pack_text,
+    tiling,
+)
 
-__all__ = ["Convolution", "Part", "kernel_text", "parts", "plan"]
+__all__ = ["Convolution", "Part", "kernel_texts", "parts", "plan"]
 
 Spatial = tuple[int, int, int]
 
@@ -153,21 +162,20 @@ _CHUNK = 200_000  # floating-point operations worth waking another thread for
 _COPY_BYTES = 512 << 10  # of padded images at a time: they should stay in the second-level cache
 
 
-def kernel_text(dtype: str, vector_bits: int) -> str:
-    """LLVM text of the kernels for f32 or f64."""
+def kernel_texts(dtype: str, vector_bits: int) -> tuple[str, ...]:
+    """LLVM modules of the kernels for f32 or f64."""
     module, t = Module(), tiling(dtype, vector_bits)
     for rows in range(1, t.rows + 1):
-        define_tile(module, t, rows, bias_along="columns", indexed=True)
-    define_pack(module, t, t.columns)
+        define_tile(module, t, rows, bias_along="columns", indexed=True, attributes="internal nounwind")
     _define_k_tables(module)
     _define_copy(module, t)
     _define_conv(module, t, f"conv_{dtype}")
     _define_rows(module, t, f"conv_rows_{dtype}")
-    return module.text()
+    return module.text(), pack_text(dtype, vector_bits)
 
 
 def plan(dtype: str, v: Convolution, vector_bits: int, flags: int = 0) -> Call:
-    """How to run a convolution with the kernels of `kernel_text(dtype, vector_bits)`.
+    """How to run a convolution with the kernels of `kernel_texts(dtype, vector_bits)`.
 
     `flags` say what follows: bias[g, o] is added, relu taken (`tile.py`).
     """
@@ -491,7 +499,7 @@ def _columns(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...
                 call_tile(
                     f, t, count, kc, w, f.element(rows, row, i64), f.element(kw, k0, i64),
                     f.element(panels, (j - j0) * kb, t.scalar), f.value(t.columns, i64),
-                    c, c_row, valid, flags, f.element(bias, row, t.scalar),
+                    c, c_row, valid, flags, f.element(bias, row, t.scalar), indexed=True,
                 )  # fmt: skip
     with f.loop(j0, j1, t.columns) as j:
         valid = f.minimum(j1 - j, t.columns)
@@ -618,6 +626,7 @@ def _rows(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...]) 
                 f, t, count, kc, source, f.element(table, row, i64), f.element(kx, k, i64),
                 f.element(panels, j * kb, t.scalar), f.value(t.columns, i64),
                 f.element(corner, row * wide + j, t.scalar), wide, f.value(t.columns, i64), flags, s["bias"],
+                indexed=True,
             )  # fmt: skip
     del kw
 
@@ -630,4 +639,4 @@ def _pack_runs(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, .
         first, last = f.maximum(r * run, k), f.minimum(r * run + run, k + kc)
         source = f.element(w, f.load(i64, f.element(kw, first, i64)), t.scalar)
         out = f.element(panel, (first - k) * t.columns, t.scalar)
-        f.call(f"pack{t.columns}", None, out, source, s["w_o"], s["run_stride"], valid, last - first)
+        f.call(pack_symbol(t, t.columns), None, out, source, s["w_o"], s["run_stride"], valid, last - first)

@@ -45,7 +45,7 @@ class Match:
 class Routine:
     """A run of a kernel with its arguments, where pointers are numbers of operands; results are -1, -2."""
 
-    text: str  # of the module that defines the kernel
+    texts: tuple[str, ...]  # of the module that defines the kernel, and of those that it calls
     symbol: str
     pointers: tuple[int, ...]
     offsets: tuple[int, ...]  # elements from there
@@ -128,18 +128,18 @@ def routines(n: Node, found: Match, bits: int) -> Sequence[Routine]:
 
 
 def arguments(
-    text: str, call: matmul.Call, operands: Mapping[str, int], offsets: Mapping[str, int] | None = None
+    texts: tuple[str, ...], call: matmul.Call, operands: Mapping[str, int], offsets: Mapping[str, int] | None = None
 ) -> Routine:
     """A call with its pointers numbered; the result stands for what is not read."""
     pointers = tuple(operands.get(p, -1) for p in call.pointers)
     starts = tuple((offsets or {}).get(p, 0) for p in call.pointers)
-    return Routine(text, call.symbol, pointers, starts, call.integers, call.extent, call.grain, call.scratch)
+    return Routine(texts, call.symbol, pointers, starts, call.integers, call.extent, call.grain, call.scratch)
 
 
 def _matmul(n: Node, found: Match, bits: int) -> Sequence[Routine]:
     name = n.dtype.name
     call = matmul.plan(name, matrices(n, found), bits, _flags(n))
-    return [arguments(_text(matmul.kernel_text, name, bits, call.symbol), call, {"a": 0, "b": 1, **_bias(n)})]
+    return [arguments(_texts(matmul.kernel_texts, name, bits, call.symbol), call, {"a": 0, "b": 1, **_bias(n)})]
 
 
 def _flags(n: Node) -> int:
@@ -168,9 +168,9 @@ def ahead(n: Node, found: Match, bits: int) -> Ahead | None:
     if n.op.name != "matmul" or (packing := matmul.plan_panels(name, matrices(n, found), bits)) is None:
         return None
     call, nbytes = packing
-    text = _text(matmul.kernel_text, name, bits, call.symbol)
+    texts = _texts(matmul.kernel_texts, name, bits, call.symbol)
     then = matmul.plan(name, matrices(n, found), bits, ready=True)
-    return Ahead(arguments(text, call, {"b": 1}), arguments(text, then, {"a": 0, "b": 1}), nbytes)
+    return Ahead(arguments(texts, call, {"b": 1}), arguments(texts, then, {"a": 0, "b": 1}), nbytes)
 
 
 def _conv(n: Node, found: Match, bits: int) -> Sequence[Routine]:
@@ -181,9 +181,9 @@ def convolve(n: Node, part: conv.Part, bits: int) -> Routine:
     """One convolution by the kernel that suits it."""
     dtype, flags = n.dtype.name, _flags(n)
     fast = winograd.plan(dtype, part.conv, bits, flags)
-    text = _text(winograd.kernel_text if fast else conv.kernel_text, dtype, bits)
+    texts = _texts(winograd.kernel_texts if fast else conv.kernel_texts, dtype, bits)
     call = fast or conv.plan(dtype, part.conv, bits, flags)
-    return arguments(text, call, {"x": 0, "w": 1, **_bias(n)}, {"w": part.w, "y": part.y})
+    return arguments(texts, call, {"x": 0, "w": 1, **_bias(n)}, {"w": part.w, "y": part.y})
 
 
 def _attention(n: Node, found: Match, bits: int) -> Sequence[Routine]:
@@ -195,7 +195,7 @@ def _attention(n: Node, found: Match, bits: int) -> Sequence[Routine]:
     bits_of_scale = int(np.float32(op.scale).view(np.int32))
     (m, d), (keys, e) = (sizes(n.inputs[i].shape[-2:]) for i in (0, 2))
     heads = attention.Heads(m, keys, d, e, bits_of_scale, op.is_causal, *operands, sizes(outer_inner))  # type: ignore[arg-type]
-    return [arguments(_text(attention.kernel_text, bits), attention.plan(heads, bits), {"q": 0, "k": 1, "v": 2})]
+    return [arguments(_texts(attention.kernel_texts, bits), attention.plan(heads, bits), {"q": 0, "k": 1, "v": 2})]
 
 
 def _scatter(n: Node, found: Match, bits: int) -> Sequence[Routine]:
@@ -205,25 +205,26 @@ def _scatter(n: Node, found: Match, bits: int) -> Sequence[Routine]:
     count = indices[op.axis] if along else prod(indices)
     call = scatter.plan(name, op.mode, along, sizes(n.shape), op.axis, count, from_zero=zero)
     operands = {"indices": 0, "updates": 1} if zero else {"x": 0, "indices": 1, "updates": 2}
-    return [arguments(_text(scatter.kernel_text, name, op.mode, along, bits), call, operands)]
+    return [arguments(_texts(scatter.kernel_text, name, op.mode, along, bits), call, operands)]
 
 
 def _sort(n: Node, found: Match, bits: int) -> Sequence[Routine]:
     op: Any = n.op
     x = n.inputs[0]
     call = order.plan_sort(x.dtype.name, op.descending, sizes(x.shape), op.axis)
-    return [arguments(_text(order.sort_text, x.dtype.name, op.descending), call, {"x": 0, "y": -1, "indices": -2})]
+    return [arguments(_texts(order.sort_text, x.dtype.name, op.descending), call, {"x": 0, "y": -1, "indices": -2})]
 
 
 def _cumulative(n: Node, found: Match, bits: int) -> Sequence[Routine]:
     op: Any = n.op
     call = order.plan_cumulative(n.dtype.name, op.name, sizes(n.shape), op.axis)
-    return [arguments(_text(order.cumulative_text, n.dtype.name, op.name, bits), call, {"x": 0})]
+    return [arguments(_texts(order.cumulative_text, n.dtype.name, op.name, bits), call, {"x": 0})]
 
 
 @cache
-def _text(make: Callable[..., str], *arguments: str | int | None) -> str:
-    return make(*arguments)
+def _texts(make: Callable[..., str | tuple[str, ...]], *arguments: str | int) -> tuple[str, ...]:
+    made = make(*arguments)
+    return (made,) if isinstance(made, str) else made
 
 
 _ROUTINES: Mapping[str, Callable[[Node, Match, int], Sequence[Routine]]] = {

@@ -18,9 +18,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracejit.codegen.llvm.text import Function, Module, Type, Value, f32, i64, of, ptr
-from tracejit.codegen.llvm.tile import ACCUMULATE, Tiling, call_tile, define_pack, define_tile, tiling
+from tracejit.codegen.llvm.tile import (
+    ACCUMULATE,
+    Tiling,
+    call_tile,
+    define_pack,
+    pack_symbol,
+    pack_text,
+    tiles_text,
+    tiling,
+)
 
-__all__ = ["Call", "Matrices", "blocks", "kernel", "kernel_text", "plan", "plan_panels", "round_up"]
+__all__ = ["Call", "Matrices", "blocks", "kernel", "kernel_texts", "plan", "plan_panels", "round_up"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,7 @@ def blocks(extent: int, limit: int, multiple: int) -> int:
 
 
 def plan(dtype: str, x: Matrices, vector_bits: int, epilogue: int = 0, *, ready: bool = False) -> Call:
-    """How to run a product with the kernels of `kernel_text(dtype, vector_bits)`.
+    """How to run a product with the kernels of `kernel_texts(dtype, vector_bits)`.
 
     `epilogue` are flags of `tile.py`, for f32 and f64: bias[n] is added to C, relu taken. `ready` says that B are the
     panels of `plan_panels`.
@@ -134,26 +143,23 @@ def _plan_tiles(dtype: str, x: Matrices, t: Tiling, epilogue: int, ready: bool) 
     return Call(f"matmul_{dtype}", _POINTERS, integers, extent, grain, round_up(a_bytes, 64) + b_bytes)
 
 
-def kernel_text(dtype: str, vector_bits: int, only: str = "") -> str:
-    """LLVM text of the kernels for one element type, or of the one named `only`."""
+def kernel_texts(dtype: str, vector_bits: int, only: str = "") -> tuple[str, ...]:
+    """LLVM modules of the kernels for one element type, or of the one named `only`."""
     module = Module()
     if dtype not in ("f32", "f64"):
         _define_plain(module, dtype)
-        return module.text()
+        return (module.text(),)
     t = tiling(dtype, vector_bits)
     if only in ("", f"gemv_{dtype}"):
         _define_gemv(module, t, f"gemv_{dtype}")
     if only == f"gemv_{dtype}":  # it needs no tiles, and takes a quarter of the time
-        return module.text()
-    for rows in range(1, t.rows + 1):
-        define_tile(module, t, rows, bias_along="rows")
-    for width in {t.rows, t.columns}:
-        define_pack(module, t, width)
+        return (module.text(),)
+    define_pack(module, t, t.rows, "internal nounwind")
     _define_pack_block(module, t)
     _define_region(module, t)
     _define_matmul(module, t, f"matmul_{dtype}")
     _define_panels(module, t, f"panels_{dtype}")
-    return module.text()
+    return module.text(), tiles_text(dtype, vector_bits), pack_text(dtype, vector_bits)
 
 
 def kernel(
@@ -206,7 +212,7 @@ def _define_pack_block(module: Module, t: Tiling) -> None:
         row = i * base + f.minimum(i, extra)
         rows = base + (i < extra).cast(i64)
         source, panel = f.element(a, row * am, t.scalar), f.element(panels, i * k * t.rows, t.scalar)
-        f.call(f"pack{t.rows}", None, panel, source, am, ak, rows, k)
+        f.call(pack_symbol(t, t.rows), None, panel, source, am, ak, rows, k)
     f.ret()
 
 
@@ -216,7 +222,7 @@ def _define_panels(module: Module, t: Tiling, name: str) -> None:
     with f.loop(s["lo"], s["hi"]) as panel:
         first = panel * t.columns
         target, source = f.element(s["panels"], first * s["k"], t.scalar), f.element(s["b"], first * s["bn"], t.scalar)
-        f.call(f"pack{t.columns}", None, target, source, s["bn"], s["bk"], s["n"] - first, s["k"])
+        f.call(pack_symbol(t, t.columns), None, target, source, s["bn"], s["bk"], s["n"] - first, s["k"])
     f.ret()
 
 
@@ -239,7 +245,7 @@ def _define_region(module: Module, t: Tiling) -> None:
         first = is_ready.select(nc, packs_b.select(0, whole))
         with f.loop(first, nc, t.columns) as j:
             panel = f.element(b_panels, packs_b.select(j, 0 * j) * kc, t.scalar)
-            f.call(f"pack{t.columns}", None, panel, f.element(b_block, j * bn, t.scalar), bn, bk, nc - j, kc)
+            f.call(pack_symbol(t, t.columns), None, panel, f.element(b_block, j * bn, t.scalar), bn, bk, nc - j, kc)
         with f.loop(m0, m1, mb) as ic:
             mc = f.minimum(m1 - ic, mb)
             tiles = (mc + t.rows - 1) // t.rows  # as equal as can be: 8 rows are 4 + 4, not 6 + 2

@@ -249,7 +249,7 @@ class _Planner:
         return [self.routine(r, operands, sizes) for r in library.routines(node, match, self.code.bits)]
 
     def routine(self, r: library.Routine, operands: Sequence[Arg], sizes: Sequence[int]) -> Step:
-        self.texts[r.text] = None
+        self.texts |= dict.fromkeys(r.texts)
         starts = zip(r.pointers, r.offsets, strict=True)
         args = (*(moved(operands[k], at * sizes[k]) for k, at in starts), *map(Int, r.integers))
         return Step(0, args, r.extent, r.grain, r.scratch, r.symbol, r.extent > r.grain)

@@ -10,16 +10,22 @@ row or column in place of missing ones: tile lanes do not mix, and those lanes a
 Each element of C is one chain of fused multiply-adds over k, whatever tile it falls into: results do not depend on
 how the work was split. A finished tile may go through an epilogue before it is stored: a bias is added, then relu
 taken, as two passes over C would. Which of them is said at run time, so one kernel serves all.
+
+What several library modules call is compiled once, in modules of its own: `tiles_text`, `pack_text`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from tracejit.codegen.llvm.text import Function, Module, Type, Value, i64, of, ptr
 
-__all__ = ["ACCUMULATE", "BIAS", "RELU", "Tiling", "call_tile", "define_pack", "define_tile", "epilogue", "tiling"]
+__all__ = [
+    "ACCUMULATE", "BIAS", "RELU", "Tiling", "call_tile", "define_pack", "define_tile", "epilogue", "pack_symbol",
+    "pack_text", "tile_symbol", "tiles_text", "tiling",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +85,45 @@ def epilogue(f: Function, flags: Value, xs: Sequence[Value], biases: Callable[[]
     return bent.carry
 
 
-def define_tile(module: Module, t: Tiling, rows: int, *, bias_along: str = "", indexed: bool = False) -> str:
-    """Define the micro-kernel of `rows` rows; its symbol. Strides count elements.
+def tile_symbol(t: Tiling, rows: int, *, indexed: bool = False) -> str:
+    """The symbol of the micro-kernel of `rows` rows."""
+    return f"tj_tile{rows}_{t.dtype}{'_indexed' if indexed else ''}"
 
-    It has an epilogue where `bias_along` says that the bias lies along "rows" (bias[n]) or "columns" (bias[m]) of C.
+
+def pack_symbol(t: Tiling, width: int) -> str:
+    """The symbol of `define_pack`'s function."""
+    return f"tj_pack{width}_{t.dtype}"
+
+
+@cache
+def tiles_text(dtype: str, vector_bits: int) -> str:
+    """LLVM text of the micro-kernels of all numbers of rows that read A by two strides; the bias lies along rows."""
+    module, t = Module(), tiling(dtype, vector_bits)
+    for rows in range(1, t.rows + 1):
+        define_tile(module, t, rows, bias_along="rows")
+    return module.text()
+
+
+@cache
+def pack_text(dtype: str, vector_bits: int) -> str:
+    """LLVM text of the function that packs panels of B."""
+    module, t = Module(), tiling(dtype, vector_bits)
+    define_pack(module, t, t.columns)
+    return module.text()
+
+
+def define_tile(
+    module: Module, t: Tiling, rows: int, *, bias_along: str, indexed: bool = False, attributes: str = "nounwind"
+) -> None:
+    """Define the micro-kernel of `rows` rows. Strides count elements.
+
+    In its epilogue the bias lies along "rows" (bias[n]) or "columns" (bias[m]) of C, as `bias_along` says.
     An `indexed` kernel finds A[r, k] at a[a_row[r] + a_k[k]] by two tables of i64, where the plain one has two strides.
     """
-    name = f"tile{rows}"
     way = ptr if indexed else i64
     args = {"k": i64, "a": ptr, "a_row": way, "a_k": way, "b": ptr, "b_k": i64}
     args |= {"c": ptr, "c_row": i64, "columns": i64, "flags": i64, "bias": ptr}
-    f = module.function(name, None, args, "internal nounwind")
+    f = module.function(tile_symbol(t, rows, indexed=indexed), None, args, attributes)
     k, a, a_row, a_k, b, b_k, c, c_row, columns, flags, bias = f.args
     # Opaque, or every row's address is made from the one before it: a chain of additions as long as the arithmetic.
     offsets = [f.load(i64, f.element(a_row, r, i64)) if indexed else a_row * r for r in range(rows)]
@@ -119,7 +153,6 @@ def define_tile(module: Module, t: Tiling, rows: int, *, bias_along: str = "", i
         carry = loop.carry
     _finish_tile(f, t, bias_along, carry[2:], (c, c_row, columns, flags, bias))
     f.ret()
-    return name
 
 
 def _finish_tile(f: Function, t: Tiling, bias_along: str, tile: Sequence[Value], args: Sequence[Value]) -> None:
@@ -147,29 +180,28 @@ def _finish_tile(f: Function, t: Tiling, bias_along: str, tile: Sequence[Value],
             bases = [f.element(c, c_row * r if r else 0, t.scalar) for r in range(rows)]
             with f.choose((flags & ACCUMULATE).ne(0), tile) as more:
                 more.carry = [x + load(bases[i // t.vectors], i % t.vectors) for i, x in enumerate(tile)]
-            done = epilogue(f, flags, more.carry, biases) if bias_along else more.carry
+            done = epilogue(f, flags, more.carry, biases)
             for i, x in enumerate(done):
                 store(x, bases[i // t.vectors], i % t.vectors)
 
 
-def call_tile(f: Function, t: Tiling, rows: Value, *args: Value) -> None:
+def call_tile(f: Function, t: Tiling, rows: Value, *args: Value, indexed: bool = False) -> None:
     """Call the micro-kernel for a number of rows known at run time."""
     for n in f.cases(rows, range(1, t.rows + 1)):
-        f.call(f"tile{n}", None, *args)
+        f.call(tile_symbol(t, n, indexed=indexed), None, *args)
 
 
 # ---------------------------------------------------------------- packing
 
 
-def define_pack(module: Module, t: Tiling, width: int) -> str:
+def define_pack(module: Module, t: Tiling, width: int, attributes: str = "nounwind") -> None:
     """Define `pack(panel, x, x_lane, x_k, valid, k)`: panel[j, i] = x[i * x_lane + j * x_k] for i < width, j < k.
 
     Lanes from `valid` (at least 1) on repeat the last valid one. Contiguous lanes are copied, contiguous k is
     transposed in registers, anything else goes one by one.
     """
-    name = f"pack{width}"
     args = {"panel": ptr, "x": ptr, "x_lane": i64, "x_k": i64, "valid": i64, "k": i64}
-    f = module.function(name, None, args, "internal nounwind")
+    f = module.function(pack_symbol(t, width), None, args, attributes)
     panel, x, x_lane, x_k, valid, k = f.args
     whole = of(t.dtype, width)
     with f.either(x_lane.eq(1) & (valid >= width)) as sides:
@@ -181,7 +213,6 @@ def define_pack(module: Module, t: Tiling, width: int) -> str:
             else:
                 _pack_lanes(f, t, width)
     f.ret()
-    return name
 
 
 def _pack_lanes(f: Function, t: Tiling, width: int) -> None:

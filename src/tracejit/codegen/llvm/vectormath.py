@@ -522,7 +522,7 @@ def random_word(i: Value, seed: Value, offset: Value) -> Value:
         out: list[Value] = []
         ends: list[str] = []
         for whole in sides:
-            out.append(_words_side_by_side(i, seed, offset) if whole else _words_of(i, seed, offset))
+            out.append(_words_side_by_side(i, seed, offset) if whole else _words_by_turns(i, seed, offset))
             ends.append(f.block)
     (a, from_a), (b, from_b) = zip(out, ends, strict=True)
     return f.emit(f"phi {a.type} [ {a.name}, %{from_a} ], [ {b.name}, %{from_b} ]", a.type)
@@ -537,6 +537,20 @@ def _words_of(i: Value, seed: Value, offset: Value) -> Value:
     a, b, c, d = _block_words((i >> 2) + offset, seed)
     k = i & 3
     return k.eq(0).select(a, k.eq(1).select(b, k.eq(2).select(c, d))).cast(i32)
+
+
+def _words_by_turns(i: Value, seed: Value, offset: Value) -> Value:
+    """`_words_of`, a quarter of a long vector at a time: as fast, and compiled in a third of the time."""
+    width, count = i.type.width, i.type.width // 4
+    if count < 4:
+        return _words_of(i, seed, offset)
+    quarter, rest = list(range(count)), list(range(count, width))
+    with i.f.carrying(0, 4, [i, seed, offset, i.f.value(0, i32.wide(width))]) as turns:
+        *inputs, out = turns.carry
+        words = _words_of(*(x.shuffle(x, quarter) for x in inputs))
+        out = out.shuffle(words.shuffle(words, quarter * 4), [*rest, *range(width, width + count)])
+        turns.carry = [*(x.shuffle(x, rest + quarter) for x in inputs), out]
+    return turns.carry[3]
 
 
 def _words_side_by_side(i: Value, seed: Value, offset: Value) -> Value:

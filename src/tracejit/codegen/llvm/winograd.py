@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from tracejit.codegen.llvm.conv import Convolution
 from tracejit.codegen.llvm.matmul import Call, kernel, round_up
 from tracejit.codegen.llvm.text import Function, Module, Value, i1, i64, ptr
-from tracejit.codegen.llvm.tile import Tiling, call_tile, define_tile, epilogue, tiling
+from tracejit.codegen.llvm.tile import Tiling, call_tile, epilogue, tiles_text, tiling
 
-__all__ = ["kernel_text", "plan"]
+__all__ = ["kernel_texts", "plan"]
 
 _POINTERS = ("y", "x", "w", "bias")
 _INTEGERS = (
@@ -75,18 +75,16 @@ def plan(dtype: str, v: Convolution, vector_bits: int, flags: int = 0) -> Call |
     return Call(f"winograd_{dtype}", _POINTERS, integers, v.g * v.n * strips, 1, scratch)
 
 
-def kernel_text(dtype: str, vector_bits: int) -> str:
-    """LLVM text of the kernel."""
+def kernel_texts(dtype: str, vector_bits: int) -> tuple[str, ...]:
+    """LLVM modules of the kernel."""
     module, t = Module(), tiling(dtype, vector_bits)
-    for rows in range(1, t.rows + 1):
-        define_tile(module, t, rows)
     _define_weights(module, t)
     _define_copy(module, t)
     _define_input(module, t)
     _define_output(module, t)
     _define_plain(module, t)
     _define_units(module, t, f"winograd_{dtype}")
-    return module.text()
+    return module.text(), tiles_text(dtype, vector_bits)
 
 
 def _define_units(module: Module, t: Tiling, name: str) -> None:
