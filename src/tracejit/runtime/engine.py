@@ -7,7 +7,6 @@ be used by any process on the same kind of CPU. llvmlite is imported when the fi
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from tracejit.errors import BackendError
+from tracejit.importing import bring
 from tracejit.runtime import store
 from tracejit.runtime.forks import building, hold
 
@@ -174,7 +174,7 @@ def _is_known(name: str, symbols: Mapping[str, int]) -> bool:
 @cache
 def _llvm() -> Any:
     with building():
-        llvm = importlib.import_module("llvmlite.binding")
+        llvm = bring("llvmlite.binding")
         if (lock := getattr(llvm.ffi.lib, "_lock", None)) is not None:
             hold(lock)  # any thread may take it at any time, to free what is garbage
     llvm.initialize_native_target()

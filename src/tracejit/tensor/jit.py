@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from tracejit import config
+from tracejit.importing import bring
 from tracejit.ir import dtype as dt
 from tracejit.ir.op import Op
 from tracejit.runtime.forks import building
@@ -143,7 +143,7 @@ def _driver() -> Any:
     """The compile driver. Loaded at its first use: it brings passes, codegen and `bytecode`, twice what the rest
     costs."""
     with building():
-        return importlib.import_module("tracejit.trace.compile")
+        return bring("tracejit.trace.compile")
 
 
 def compile(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from base64 import b64decode, b64encode
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -164,11 +164,11 @@ def _decode(d: Mapping[str, Any]) -> Plan | None:
 
 
 def _array(a: Array) -> list[Any]:
-    return [a.dtype.name, a.shape, b64encode(a.tobytes()).decode()]
+    return [a.dtype.name, a.shape, b2a_base64(a.tobytes(), newline=False).decode()]
 
 
 def _read_array(name: str, shape: Sequence[int], data: str) -> Array:
-    return np.frombuffer(b64decode(data), np.dtype(name)).reshape(shape)
+    return np.frombuffer(a2b_base64(data), np.dtype(name)).reshape(shape)
 
 
 def _type(t: TensorType) -> list[Any]:
