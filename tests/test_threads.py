@@ -250,11 +250,15 @@ def test_a_fork_while_another_thread_records_and_compiles_leaves_a_child_that_co
                 try:
                     faulthandler.dump_traceback_later(45, exit=True)  # a child that hangs says where
                     f = tj.compile(lambda x: x * 3 + 1)
-                    good = all(f(tj.ones(5)).tolist() == [4.0] * 5 for _ in range(8)) and f.compiled_calls >= 4
+                    if any(f(tj.ones(5)).tolist() != [4.0] * 5 for _ in range(8)):
+                        os._exit(3)
+                    if f.compiled_calls < 4:
+                        os._exit(4)
                     before = shared.compiled_calls
                     y = tj.ones(60 + k)
-                    good = good and all(shared(y).item() == 2 * (60 + k) for _ in range(8))
-                    os._exit(0 if good and shared.compiled_calls > before else 1)
+                    if any(shared(y).item() != 2 * (60 + k) for _ in range(8)):
+                        os._exit(5)
+                    os._exit(0 if shared.compiled_calls > before else 6)
                 except BaseException:
                     os._exit(2)
             _, status = os.waitpid(pid, 0)

@@ -23,10 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from functools import cached_property
 from math import prod
 from typing import Any
 
+from tracejit.cached import cached_property
 from tracejit.errors import BackendError
 from tracejit.ir.dim import Extent, Sym, symbols, typical
 from tracejit.ir.dtype import DType

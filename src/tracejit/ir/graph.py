@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
+from tracejit.cached import cached_property
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op, Param
 from tracejit.ir.types import TensorType

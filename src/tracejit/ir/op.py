@@ -15,11 +15,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from tracejit.cached import cached_property
 from tracejit.ir.dim import Dim, Extent
 from tracejit.ir.types import TensorType, TupleType, Type
 

@@ -19,9 +19,10 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
+from tracejit.cached import cached_property
 from tracejit.errors import IRError, TracejitError
 from tracejit.ir import dtype as dt
 from tracejit.ir.dtype import DType

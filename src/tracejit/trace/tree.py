@@ -12,11 +12,11 @@ import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from tracejit.cached import cached_property
 from tracejit.codegen.compile import Executable, Miss, build
 from tracejit.ir.graph import Graph
 from tracejit.trace import replay

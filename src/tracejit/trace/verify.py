@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from tracejit.cached import cached_property
 from tracejit.codegen.compile import Miss, build
 from tracejit.codegen.extents import solver
 from tracejit.ir.graph import Graph

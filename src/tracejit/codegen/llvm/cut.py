@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
+from tracejit.cached import cached_property
 from tracejit.codegen.extents import Values, number
 from tracejit.codegen.kernel import Kernel, Load, Stage, scalars
 from tracejit.codegen.lanes import is_close, step

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
+from tracejit.cached import cached_property
 from tracejit.codegen import arena
 from tracejit.codegen.kernel import Kernel, sizes
 from tracejit.codegen.llvm import emit, library

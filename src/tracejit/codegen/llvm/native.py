@@ -9,12 +9,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from tracejit.cached import cached_property
 from tracejit.codegen.llvm import plan as plans
 from tracejit.codegen.llvm.plan import Host, Plan, Segment
 from tracejit.codegen.result import Checks, Miss, own, same_bits

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property
 from hashlib import sha256
 
 import numpy as np
 
+from tracejit.cached import cached_property
 from tracejit.codegen import arena
 from tracejit.codegen.extents import Values, count, number
 from tracejit.codegen.kernel import Kernel
