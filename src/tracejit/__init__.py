@@ -83,16 +83,15 @@ from tracejit.tensor.tensor import Size, Tensor
 
 __all__ = [
     "Generator", "Size", "Tensor", "arange", "as_tensor", "asarray", "assume_constant", "autocast", "autograd",
-    "bernoulli",
-    "bfloat16", "bool_", "callback", "channels_last", "channels_last_3d", "compile", "config",
+    "bernoulli", "bfloat16", "bool_", "callback", "channels_last", "channels_last_3d", "compile", "config",
     "contiguous_format", "default_generator", "device", "disable", "dtype", "eager", "empty", "empty_like",
     "enable_grad", "errors", "explain", "eye", "float16", "float32", "float64", "from_numpy", "full", "full_like",
     "get_autocast_dtype", "get_default_dtype", "get_num_threads", "get_rng_state", "inference_mode", "initial_seed",
-    "int16", "int32", "int64", "int8", "is_autocast_enabled", "is_grad_enabled", "layout", "linspace", "logspace", "manual_seed",
-    "memory_format", "multinomial", "nn", "no_grad", "normal", "ones", "ones_like", "optim", "preserve_format", "pure", "rand",
-    "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "randperm", "scalar_tensor",
-    "seed", "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_rng_state", "strided", "tensor",
-    "tril_indices", "triu_indices", "uint8", "zeros", "zeros_like",
+    "int16", "int32", "int64", "int8", "is_autocast_enabled", "is_grad_enabled", "layout", "linspace", "logspace",
+    "manual_seed", "memory_format", "multinomial", "nn", "no_grad", "normal", "ones", "ones_like", "optim",
+    "preserve_format", "pure", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random",
+    "randperm", "scalar_tensor", "seed", "set_default_dtype", "set_grad_enabled", "set_num_threads",
+    "set_rng_state", "strided", "tensor", "tril_indices", "triu_indices", "uint8", "zeros", "zeros_like",
 ]  # fmt: skip
 
 __version__ = "0.1.0"
