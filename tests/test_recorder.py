@@ -20,7 +20,9 @@ import pytest
 
 import tracejit as tj
 from tracejit.tensor.jit import DOMAIN
+from tracejit.tensor.tape import vjp_rule
 from tracejit.trace import copies, instrument
+from tracejit.trace.domain import is_library, is_recorder
 from tracejit.trace.key import flatten
 from tracejit.trace.recorder import Recorder, active
 from tracejit.trace.recording import Recording, record
@@ -526,3 +528,33 @@ def test_an_instrumented_copy_kept_in_the_store_is_the_same():
     found = copies.find(f.__code__, named)
     assert found == written
     assert all(a is b for a, b in zip(found.co_consts, written.co_consts) if not isinstance(a, (str, tuple)))
+
+
+def test_what_the_librarys_modules_call_is_no_unseen_code():
+    """A recording refuses Python frames of modules it does not know, so each that its own modules use must be one."""
+    found = set()
+    for name, module in list(sys.modules.items()):
+        if name == "tracejit" or not is_library(name):
+            continue
+        for v in vars(module).values():
+            home = v.__name__ if isinstance(v, types.ModuleType) else getattr(v, "__module__", None)
+            if isinstance(v, (types.FunctionType, types.ModuleType, type)) and isinstance(home, str):
+                known = not home.startswith("tracejit") or is_library(home) or is_recorder(home)
+                found |= set() if known else {(name, home)}
+    assert not found
+
+
+def test_a_gradient_rule_that_is_derived_while_a_call_is_recorded_is_no_unseen_code():
+    w = tj.ones(3, requires_grad=True)
+
+    @tj.compile
+    def f(x):
+        loss = (w * x).tanh().sum()
+        (g,) = tj.autograd.grad(loss, w)
+        return g
+
+    f(tj.ones(3))
+    vjp_rule.cache_clear()
+    for _ in range(3):
+        f(tj.ones(3))
+    assert f.compiled_calls == 1, f.explain()

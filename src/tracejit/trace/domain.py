@@ -17,7 +17,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 # Packages whose Python code reports what it reads to the recorder, so it runs plain. nn, optim, data and all user
 # code are instrumented instead. nn.functional is functions of arguments and modes only.
-_FOLDERS = "tensor ops ir passes codegen runtime config errors nn.functional nn.parameter trace.builder"
+_FOLDERS = (
+    "tensor ops ir passes codegen runtime cached config errors importing logs nn.functional nn.parameter trace.builder"
+)
 _LIBRARY = frozenset(("tracejit", *(f"tracejit.{name}" for name in _FOLDERS.split())))
 _BELOW = tuple(f"tracejit.{name}." for name in _FOLDERS.split())
 
