@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tracejit.cached import cached_property
 from tracejit.ir.node import Node
-from tracejit.ir.op import Op, Param
+from tracejit.ir.op import Item, Op, Param
 from tracejit.ir.types import TensorType
 
-__all__ = ["Graph", "Range", "evaluate", "param", "rebuild", "run"]
+__all__ = ["Graph", "Range", "evaluate", "expand", "param", "rebuild", "run"]
 
+K = TypeVar("K", bound=Op)
 Range = tuple[int, str, int]  # lowest <= symbol <= highest
 
 
@@ -83,6 +84,22 @@ def evaluate(graph: Graph, args: Sequence[Any], apply: Callable[[Op, Sequence[An
 def run(graph: Graph, arrays: Sequence[Any]) -> tuple[Any, ...]:
     """The oracle: `graph` on NumPy arrays by `Op.eval`."""
     return evaluate(graph, arrays, lambda op, xs, n: op.eval(*xs))
+
+
+def expand(graph: Graph, kind: type[K], results: Callable[[K, Node, tuple[Node, ...]], Sequence[Node]]) -> Graph:
+    """`graph` with each node of an op of `kind`, which has several results, replaced by `results(op, node, inputs)`."""
+    new: dict[Node, Node] = {p: p for p in graph.params}
+    made: dict[Node, Sequence[Node]] = {}
+    for n in graph.nodes:
+        if n in new:
+            continue
+        if isinstance(n.op, kind):
+            made[n] = results(n.op, n, tuple([new[i] for i in n.inputs]))
+        elif isinstance(n.op, Item) and n.inputs[0] in made:
+            new[n] = made[n.inputs[0]][n.op.index]
+        else:
+            new[n] = n.with_inputs(tuple([new[i] for i in n.inputs]))
+    return graph.with_results([new[r] for r in graph.results])
 
 
 def rebuild(graph: Graph, replace: Mapping[Node, Node]) -> Graph:

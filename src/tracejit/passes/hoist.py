@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tracejit.ir.graph import Graph, param
+from tracejit.ir.graph import Graph, expand, param
 from tracejit.ir.node import Node
 from tracejit.ir.op import Item, Param
 from tracejit.ir.types import TupleType
@@ -33,18 +33,7 @@ def hoist(graph: Graph) -> Graph:
     """`graph`, its loops doing no more than they must."""
     if not any(isinstance(n.op, Loop) for n in graph.nodes):
         return graph
-    new: dict[Node, Node] = {p: p for p in graph.params}
-    results: dict[Node, tuple[Node, ...]] = {}
-    for n in graph.nodes:
-        if n in new:
-            continue
-        if isinstance(n.op, Loop):
-            results[n] = _Hoist(n.op, tuple(new[i] for i in n.inputs), n.where).run()
-        elif isinstance(n.op, Item) and n.inputs[0] in results:
-            new[n] = results[n.inputs[0]][n.op.index]
-        else:
-            new[n] = n.with_inputs(tuple([new[i] for i in n.inputs]))
-    return graph.with_results([new[r] for r in graph.results])
+    return expand(graph, Loop, lambda op, n, inputs: _Hoist(op, inputs, n.where).run())
 
 
 @dataclass(eq=False)

@@ -20,7 +20,7 @@ from tracejit.codegen.place import strides_of
 from tracejit.codegen.prepare import prepare
 from tracejit.codegen.schedule import Call, schedule
 from tracejit.codegen.views import View, view
-from tracejit.ir.graph import Graph
+from tracejit.ir.graph import Graph, expand
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.ops.control import Loop
@@ -101,22 +101,11 @@ def operand(n: Node, is_stack: bool) -> View:
 
 def unroll(graph: Graph) -> Graph:
     """`graph` with each turn of its loops written out."""
-    new: dict[Node, Node] = {p: p for p in graph.params}
-    made: dict[Node, tuple[Node, ...]] = {}
-    for n in graph.nodes:
-        if n in new:
-            continue
-        if isinstance(n.op, Loop):
-            made[n] = turns(n.op, [new[i] for i in n.inputs])
-        elif n.op.name == "item" and n.inputs[0] in made:
-            new[n] = made[n.inputs[0]][n.op.index]  # type: ignore[attr-defined]
-        else:
-            new[n] = n.with_inputs(tuple(new[i] for i in n.inputs))
-    return graph.with_results([new[r] for r in graph.results])
+    return expand(graph, Loop, lambda op, _, inputs: turns(op, inputs))
 
 
-def turns(op: Loop, inputs: list[Node]) -> tuple[Node, ...]:
-    """The results of a loop, whose turns are written out."""
+def turns(op: Loop, inputs: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The results of a loop on `inputs`, its turns written out."""
     carried, stacks, fixed = inputs[: op.carried], inputs[op.carried :][: op.rows], inputs[op.carried + op.rows :]
     if not op.trips:
         types = [r.type.with_shape((0, *r.shape)) for r in op.body.results[op.carried :]]
