@@ -13,7 +13,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -32,6 +31,7 @@ from tracejit.ir.parser import parse
 from tracejit.ir.printer import to_text_with_arrays
 from tracejit.ir.types import TensorType
 from tracejit.ir.verify import verify
+from tracejit.runtime.files import replace_file
 
 __all__ = ["FORMAT", "Archive", "Check", "read", "write"]
 
@@ -104,24 +104,6 @@ def _zip(members: Mapping[str, bytes]) -> bytes:
             info.external_attr = 0o644 << 16
             file.writestr(info, content)
     return out.getvalue()
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Put `content` at `path`, whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # mkstemp makes files private; a model is as readable as any file
-        os.replace(name, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
 
 
 def read(path: str | os.PathLike[str]) -> Archive:

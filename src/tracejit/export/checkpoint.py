@@ -16,8 +16,8 @@ import numpy as np
 
 from tracejit.errors import FormatError
 from tracejit.export import safetensors
-from tracejit.export.archive import replace_file
 from tracejit.ir.op import Array
+from tracejit.runtime.files import replace_file
 from tracejit.tensor.tensor import Tensor, wrap
 
 __all__ = ["load", "save"]

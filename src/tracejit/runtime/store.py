@@ -18,6 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from tracejit import config, logs
+from tracejit.runtime.files import replacing
 from tracejit.runtime.forks import building
 
 __all__ = ["Stats", "Store", "current", "get", "is_entry", "put", "sources", "user_folder"]
@@ -124,17 +125,9 @@ class Store:
         return data
 
     def _write(self, path: Path, blob: bytes) -> None:
-        import tempfile  # and what it imports: not for those who only read
-
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(suffix=".tmp", dir=self.folder)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(blob)
-            os.replace(temporary, path)
-        except OSError:
-            _quietly(os.unlink, temporary)
-            raise
+        with replacing(path, private=True) as file:
+            file.write(blob)
         self._trim(len(blob))
 
     def _trim(self, added: int) -> None:

@@ -9,7 +9,6 @@ A pack is a program: load one only from where you would install software. Loadin
 from __future__ import annotations
 
 import os
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from tracejit.errors import TracejitError
 from tracejit.runtime import store
+from tracejit.runtime.files import replacing
 
 __all__ = ["clear", "load", "pack", "size"]
 
@@ -35,18 +35,10 @@ def pack(path: str | os.PathLike[str]) -> int:
     files = sorted(_files())
     if not files:
         raise TracejitError(f"nothing to pack: {store.current().folder} holds no compiled code; run the program first")
-    target = Path(path)
-    handle, temporary = tempfile.mkstemp(suffix=".tmp", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-            for file in files:
-                with suppress(FileNotFoundError):  # another process trims the folder
-                    archive.writestr(zipfile.ZipInfo(file.name), file.read_bytes())
-        os.replace(temporary, target)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with replacing(Path(path)) as out, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        for file in files:
+            with suppress(FileNotFoundError):  # another process trims the folder
+                archive.writestr(zipfile.ZipInfo(file.name), file.read_bytes())
     return len(files)
 
 

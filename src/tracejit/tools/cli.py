@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return options.run(options)
-    except (TracejitError, FileNotFoundError) as error:  # what the user can mend is said without a traceback
+    except (TracejitError, OSError) as error:  # what the user can mend is said without a traceback
         print(f"tracejit: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -29,6 +29,7 @@ from tracejit.errors import TracejitError
 from tracejit.ir.printer import to_text
 from tracejit.ir.symint import Scope
 from tracejit.runtime import dispatch
+from tracejit.runtime.files import replace_file
 from tracejit.runtime.forks import building
 from tracejit.runtime.interpreter import CALLABLE
 from tracejit.trace import confirmed, instrument
@@ -584,7 +585,7 @@ class Compiled(dispatch.Direct):
         counts = Counter(self.fallbacks)
         found = Explanation(Subject(self.name, self.calls, self.compiled_calls, self.buckets, counts, self.history))
         if html is not None:
-            Path(html).write_text(found.html(), encoding="utf-8")
+            replace_file(Path(html), found.html().encode())
         return found
 
     def graphs(self) -> list[str]:
