@@ -1,23 +1,14 @@
 """Every attack observes the same compiled as eager, and where it should, a compiled trace really ran."""
 
-import importlib.util
-import sys
-from pathlib import Path
 
+import attacks
+import attacks_world
 import pytest
 
 import tracejit as tj
 
 
-def load(name):
-    spec = importlib.util.spec_from_file_location(f"tracejit_{name}", Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module.ATTACKS
-
-
-ATTACKS = [*load("attacks"), *load("attacks_world")]
+ATTACKS = [*attacks.ATTACKS, *attacks_world.ATTACKS]
 
 
 def snapshot(x):

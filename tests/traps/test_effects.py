@@ -1,24 +1,19 @@
-"""After every call the world is what plain Python leaves: every program of `effects.py`, plainly and compiled."""
+"""After every call the world is what plain Python leaves: every program of `effects.py`, `slots.py` and `worlds.py`, plainly
+and compiled."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import importlib.util
-import sys
 import threading
 import weakref
-from pathlib import Path
 
+import effects
 import pytest
+import slots
+import worlds
 
 import tracejit as tj
-
-_spec = importlib.util.spec_from_file_location("tracejit_effects", Path(__file__).with_name("effects.py"))
-effects = importlib.util.module_from_spec(_spec)
-sys.modules[_spec.name] = effects
-_spec.loader.exec_module(effects)
-
 
 def graph(x, seen=None):
     """x and everything it reaches as plain data; what was met before is its number, so aliasing shows."""
@@ -62,12 +57,18 @@ def run(program, jit):
     return out, g
 
 
-@pytest.mark.parametrize(("name", "program", "compiles"), effects.PROGRAMS, ids=[p[0] for p in effects.PROGRAMS])
-def test_the_world_is_the_same(name, program, compiles):
+PROGRAMS = [*effects.PROGRAMS, *slots.PROGRAMS, *worlds.PROGRAMS]
+
+
+@pytest.mark.filterwarnings("ignore:hey")
+@pytest.mark.parametrize(("name", "program", "compiles"), PROGRAMS, ids=[p[0] for p in PROGRAMS])
+def test_the_world_is_the_same(name, program, compiles, capsys):
     eager, _ = run(program, lambda f: f)
+    said = capsys.readouterr().out
     compiled, g = run(program, tj.compile)
     for k, (a, b) in enumerate(zip(eager, compiled, strict=True)):
         assert a == b, f"after call {k}\n{g.explain()}"
+    assert capsys.readouterr().out == said
     if compiles is not None:
         assert g.compiled_calls >= compiles, g.explain()
 
@@ -215,3 +216,23 @@ def test_the_self_check_does_not_do_effects_twice():
         g(tj.full((2,), float(k)))
     assert (box.n, box.log) == (8, [f"{2.0 * k:.2f}" for k in range(8)])
     assert "differed" in g.explain()
+
+
+def test_gradients_flow_to_a_tensor_kept_outside():
+    class Box:
+        h = None
+
+    def losses(jit):
+        box = Box()
+        box.h = first = tj.ones(3, requires_grad=True)
+
+        def f(x):
+            box.h = box.h * x
+            return box.h.sum()
+
+        f = jit(f)
+        out = [f(tj.full((3,), 1.0 + i / 4)) for i in range(8)]
+        out[-1].backward()
+        return [x.item() for x in out], first.grad.tolist()
+
+    assert losses(tj.compile) == losses(lambda f: f)

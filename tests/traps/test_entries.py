@@ -1,25 +1,13 @@
 """Every attack on the native entry observes the same compiled as eager, and calls really ran natively."""
 
-import importlib.util
-import sys
-from pathlib import Path
 
+import entries
 import pytest
+import test_attacks
 
 import tracejit as tj
 from tracejit.runtime import dispatch
 from tracejit.trace import compile as driver
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(f"tracejit_{name}", Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-entries, test_attacks = load("entries"), load("test_attacks")
 
 
 @pytest.mark.parametrize(("name", "attack", "native"), entries.ATTACKS, ids=[a[0] for a in entries.ATTACKS])

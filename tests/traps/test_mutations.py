@@ -1,19 +1,11 @@
 """Every program of `mutations.py` shows the same compiled as eager, and where it should, a compiled trace really ran."""
 
-import importlib.util
-import sys
-from pathlib import Path
 
+import mutations
 import numpy as np
 import pytest
 
 import tracejit as tj
-
-_spec = importlib.util.spec_from_file_location("tracejit_mutations", Path(__file__).with_name("mutations.py"))
-mutations = importlib.util.module_from_spec(_spec)
-sys.modules[_spec.name] = mutations
-_spec.loader.exec_module(mutations)
-
 
 class Observer:
     """What a caller sees, as plain data, at the moment it is shown."""

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 
+import ordinary
 import pytest
 
 import tracejit as tj
-
-_spec = importlib.util.spec_from_file_location("tracejit_ordinary", Path(__file__).with_name("ordinary.py"))
-ordinary = importlib.util.module_from_spec(_spec)
-sys.modules[_spec.name] = ordinary
-_spec.loader.exec_module(ordinary)
-
 
 @pytest.mark.parametrize(("name", "program"), ordinary.PROGRAMS, ids=[p[0] for p in ordinary.PROGRAMS])
 def test_it_compiles(name, program):
