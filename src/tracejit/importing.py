@@ -12,11 +12,10 @@ __all__ = ["bring"]
 
 def bring(name: str) -> ModuleType:
     """The module `name`, imported where it is not yet, without garbage collections: all that an import makes stays."""
-    if (found := sys.modules.get(name)) is not None:
-        return importlib.import_module(name) if getattr(found.__spec__, "_initializing", False) else found
-    collects = gc.isenabled()
-    gc.disable()
+    collects = name not in sys.modules and gc.isenabled()
     try:
+        if collects:
+            gc.disable()
         return importlib.import_module(name)
     finally:
         if collects:

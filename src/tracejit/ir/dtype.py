@@ -29,12 +29,14 @@ class DType:
     kind: str  # f, i, u or b
     numpy: np.dtype[Any] = field(init=False)
 
+    def __post_init__(self) -> None:
+        if self.long != "bfloat16":
+            object.__setattr__(self, "numpy", np.dtype(self.long))
+
     def __getattr__(self, name: str) -> Any:
         if name != "numpy":
             raise AttributeError(f"{self.long} has no attribute {name!r}")
-        scalar = importlib.import_module("ml_dtypes").bfloat16 if self is bfloat16 else self.long
-        object.__setattr__(self, "numpy", np.dtype(scalar))
-        _BY_NUMPY[self.numpy] = self
+        object.__setattr__(self, "numpy", np.dtype(importlib.import_module("ml_dtypes").bfloat16))
         return self.numpy
 
     @property
@@ -64,8 +66,6 @@ class DType:
         return (_by_name, (self.name,))
 
 
-_BY_NUMPY: dict[np.dtype[Any], DType] = {}
-
 float64 = DType("f64", "float64", "f")
 float32 = DType("f32", "float32", "f")
 float16 = DType("f16", "float16", "f")
@@ -79,6 +79,7 @@ bool_ = DType("bool", "bool", "b")
 
 ALL = (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool_)
 BY_NAME = {d.name: d for d in ALL}
+_BY_NUMPY = {d.numpy: d for d in ALL if d is not bfloat16}
 _WIDTH = {int8: 1, int16: 2, int32: 3, int64: 4, float16: 1, bfloat16: 1, float32: 2, float64: 3}
 
 
@@ -89,9 +90,7 @@ def _by_name(name: str) -> DType:
 def from_numpy(dtype: np.dtype[Any]) -> DType | None:
     """The DType of a NumPy dtype (native byte order), or None."""
     found = _BY_NUMPY.get(dtype)
-    if found is None:
-        found = next((d for d in ALL if d.numpy == dtype), None)
-    return found
+    return bfloat16 if found is None and dtype.name == "bfloat16" and dtype == bfloat16.numpy else found
 
 
 def _promote(a: DType, b: DType) -> DType:

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tracejit import config
+from tracejit import config, logs
+from tracejit.errors import TracejitError
 from tracejit.ir.dtype import from_numpy
 from tracejit.ir.graph import Graph, param
 from tracejit.ir.node import Node, expand_to
@@ -24,6 +25,7 @@ from tracejit.ir.types import TensorType
 from tracejit.ops.pointwise import Pointwise, Select
 from tracejit.ops.source import Const, ints
 from tracejit.runtime import buffer
+from tracejit.runtime.forks import building
 from tracejit.trace import recorder
 
 __all__ = ["evaluate", "worth"]
@@ -31,15 +33,22 @@ __all__ = ["evaluate", "worth"]
 _HOT = 3  # uses before a kernel is built
 _LARGE = 1 << 15  # elements of one operand below which NumPy is as quick for what reads each once
 _FLOPS = 1 << 20  # ... and multiplications, for products
+_SMALL = math.isqrt(_FLOPS)  # elements: where no operand has so many, neither of these can be reached
 _REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "argmax", "argmin")
 _READS_ONCE = frozenset([*_REDUCTIONS, "unfold", "fold"])
 
 
 def evaluate(op: Op, arrays: Sequence[Array]) -> Any:
     """`op.eval(*arrays)`, by a kernel where that pays."""
-    if not arrays and isinstance(op, Const):
-        return _filled(op)
-    return op.eval(*arrays) if not worth(op, arrays) else _by_kernel(op, arrays)
+    for a in arrays:  # an eighth of the time of a small op, were all asked that `worth` asks
+        if a.size >= _SMALL:
+            break
+    else:
+        if arrays and op.name != "random_bits":
+            return op.eval(*arrays)
+        if isinstance(op, Const):
+            return _filled(op)
+    return _by_kernel(op, arrays) if worth(op, arrays) else op.eval(*arrays)
 
 
 def _filled(op: Const) -> Array:
@@ -99,13 +108,21 @@ class _Kernel:
         self.run: Any = None
 
     def build(self) -> None:
-        """Compile it; NumPy stays where the op has no kernel."""
-        from tracejit.codegen.compile import Miss, build  # brings LLVM
-
-        op, executable = self.op, build(_graph(self.op, self.types))
+        """Compile it; NumPy stays where the op has no kernel, or the backend cannot build it."""
+        op = self.op
 
         def by_numpy(arrays: Sequence[Array]) -> Any:
             return op.eval(*arrays)
+
+        try:
+            with building():
+                from tracejit.codegen.compile import Miss, build  # brings LLVM
+
+                executable = build(_graph(op, self.types))
+        except (TracejitError, NotImplementedError) as e:
+            logs.note("fallback", "%s stays with NumPy: %s: %s", op.name, type(e).__name__, e)
+            self.run = by_numpy
+            return
 
         def natively(arrays: Sequence[Array]) -> Any:
             made = executable(arrays)

@@ -189,9 +189,9 @@ def _compare(report: Report, data: Data) -> None:
     report.promise(f"first {COMPARED} losses agree", worst <= 1e-4, f"to {worst:.1e} (at most 1e-4)")
 
 
+@tj.config.override(eager_kernels=False)  # they would be compiled in one of the steps and not in others
 def compile_seconds(folder: str | None) -> float:
     """CPU seconds that recording and compiling the train step take, beyond the eager steps they replace."""
-    tj.config.update(eager_kernels=False)  # they would be compiled in one of the steps and not in others
     data = _read(folder)
     x, y = data.train[0][:8], data.train[1][:8]  # few images, so that what is taken off is small and certain
     _, eager = _start(data)

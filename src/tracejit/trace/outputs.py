@@ -389,12 +389,10 @@ class Planner:
     def tensor(self, x: Any) -> int:
         """The entry of a tensor."""
         r, domain = self.r, self.r.domain
-        if (slot := self.slots.get(id(x))) is not None:
-            return self.add(x, slot)
         if (i := self.arguments.get(id(x))) is not None:
             return self.add(x, Argument(i))
         if (owner := r.grad_sources.get(id(x))) is not None:
-            return self.add(x, Grad(self.tensor_entry(owner)))
+            return self.add(x, Grad(self.entry(owner)))
         if not r.builder.made_here(x):
             if id(x) not in self.reachable:
                 r.refuse("returns a tensor of unknown origin")
@@ -403,7 +401,7 @@ class Planner:
             r.refuse(f"returns a new {type(x).__name__} with state of its own")
         if (viewed := domain.parent(x)) is not None:
             parent, op = viewed
-            base = self.tensor_entry(parent)
+            base = self.entry(parent)
             if domain.get_grad(x) is not None:
                 r.refuse("returns a view with a gradient of its own")
             at = self.add(x, View(base, r.builder.views.get(id(x)) or op, domain.needs_grad(x)))
@@ -418,10 +416,6 @@ class Planner:
         if g is not None:
             self.grads.append((at, g))
         return at
-
-    def tensor_entry(self, x: Any) -> int:
-        found = self.known.get(id(x))
-        return self.tensor(x) if found is None else found
 
     def shown(self, roots: Sequence[int]) -> set[int]:
         """Entries that the caller gets to see, or whose place on the tape shows through a view."""

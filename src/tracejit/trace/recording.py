@@ -188,8 +188,7 @@ def record(
         r.refuse("leaves the grad mode changed")
     if config.current() is not settings:
         r.refuse("leaves the configuration changed")
-    if scope is not None and (scope.looked or r.builder.unfit):
-        r.refuse(r.builder.unfit or next(iter(scope.looked.values())))
+    _refuse_unfit(r)
     if r.reasons:
         return _only_ours(r, result), tuple(r.reasons)
     here = config.modes.here
@@ -204,10 +203,15 @@ def record(
     finally:
         here.recorder = None
     if scope is not None:
-        if scope.looked or r.builder.unfit:
-            r.refuse(r.builder.unfit or next(iter(scope.looked.values())))
+        _refuse_unfit(r)
         scope.is_open = False
     return _only_ours(r, result), closed if closed is not None and not r.reasons else tuple(r.reasons)
+
+
+def _refuse_unfit(r: Recorder) -> None:
+    """Refuse a recording for all extents in which one of them had to be a number."""
+    if r.scope is not None and (r.scope.looked or r.builder.unfit):
+        r.refuse(r.builder.unfit or next(iter(r.scope.looked.values())))
 
 
 def _only_ours(r: Recorder, result: Any) -> Any:
@@ -269,6 +273,7 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
         digest = f"{places} {planner.signature(id)} {r.numbers.signature(id)} {_slots_text(r, id)}"
         at = Ordinals()
         words = f"{places} {planner.signature(at)} {r.numbers.signature(at)} {_slots_text(r, at)}"
+        words += repr([(c.kind, bits(c.value)) for c in builder.checks])  # what Python saw: another path, another mark
         mark = confirmed.mark(words, r.codes.values())
     seen: list[Any] = [*(t for t in tensors if id(t) not in scalars), *filter(r.is_tensor, found.values())]
     return Recording(
