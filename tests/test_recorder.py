@@ -26,6 +26,7 @@ from tracejit.trace.domain import is_library, is_recorder
 from tracejit.trace.key import flatten
 from tracejit.trace.recorder import Recorder, active
 from tracejit.trace.recording import Recording, record
+from tracejit.trace.scalars import Memory
 
 SOURCE = textwrap.dedent(
     """
@@ -558,3 +559,12 @@ def test_a_gradient_rule_that_is_derived_while_a_call_is_recorded_is_no_unseen_c
     for _ in range(3):
         f(tj.ones(3))
     assert f.compiled_calls == 1, f.explain()
+
+
+def test_what_is_remembered_of_places_is_bounded():
+    """Also where only tensors move: owners come and go, and each has places of its own."""
+    memory, first, second = Memory(), tj.ones(1), tj.ones(1)
+    for place in range(10_000):
+        memory.moves(place, (first,))
+        memory.moves(place, (second,))
+    assert len(memory.moving) <= 4097 and len(memory.tensors) <= 4097

@@ -159,9 +159,7 @@ class Memory:
 
     def widens(self, key: Any, value: Number, bits: Any) -> bool:
         """Whether number `key`, now `value`, is an input; remembers it."""
-        if len(self.wide) + len(self.exact) + len(self.moving) > 4096:  # places of objects that are gone by now
-            for places in (self.wide, self.exact, self.moving):
-                places.clear()
+        self._trim()
         if key in self.exact:
             return False
         if key not in self.wide:
@@ -176,6 +174,7 @@ class Memory:
 
     def moves(self, key: Any, tensors: tuple[Any, ...]) -> bool:
         """Whether the tensors in a place, one or a tuple of them, are inputs, whichever they are; remembers them."""
+        self._trim()
         if key in self.exact:
             return False
         if key not in self.moving:
@@ -187,6 +186,12 @@ class Memory:
                 return False
             self.moving.add(key)
         return True
+
+    def _trim(self) -> None:
+        """Forget everything where there is much: of places of objects that are gone by now."""
+        if len(self.wide) + len(self.exact) + len(self.moving) > 4096:
+            for places in (self.wide, self.exact, self.moving):
+                places.clear()
 
 
 @dataclass(slots=True)
