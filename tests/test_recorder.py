@@ -364,6 +364,15 @@ def test_calls_are_warm_recorded_confirmed_then_compiled():
     assert counts == [0, 0, 0, 1, 2]
 
 
+def test_calls_from_other_lines_are_the_same_path():
+    model, x = tj.compile(tj.nn.Sequential(tj.nn.Linear(4, 4), tj.nn.ReLU())), tj.randn(3, 4)
+    model(x)
+    model(x)
+    model(x)
+    model(x)
+    assert model.compiled_calls == 1, model.explain()
+
+
 def test_hot_says_which_call_is_recorded_first():
     c = tj.compile(hot=1)(lambda x: x + 1)
     for _ in range(3):

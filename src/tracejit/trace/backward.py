@@ -57,7 +57,7 @@ class Place:
     late: tuple[int, ...]
     hooks: tuple[int, ...]
     retained: int | None
-    made_by: tuple[str, str | None]
+    made_by: tuple[str, str | None] = field(repr=False)  # for errors; a call from another line is the same path
 
 
 @dataclass(frozen=True, eq=False)
