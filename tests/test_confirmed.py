@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -29,19 +30,20 @@ first = []
 for call in range(1, 7):
     y = model(x)
     first += [call] * (model.compiled_calls == 1)
-print(first[0], float(y.sum()))
+import sys
+print(first[0], float(y.sum()), "llvmlite" in sys.modules)
 """
 
 
-def first_compiled(tmp_path: Path, body: str = "self.inner(x).relu() + 1", **more: str) -> tuple[int, str]:
-    """(number of the first compiled call, the result) in a new process whose store is a folder of the test."""
+def first_compiled(tmp_path: Path, body: str = "self.inner(x).relu() + 1", **more: str) -> tuple[int, str, bool]:
+    """(number of the first compiled call, the result, whether LLVM came) in a new process with the test's store."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(body=body))
     environment = {**os.environ, "TRACEJIT_CACHE_DIR": str(tmp_path / "cache"), "TRACEJIT_RECORD_TWICE": "", **more}
     run = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    number, value = run.stdout.split()
-    return int(number), value
+    number, value, llvm = run.stdout.split()
+    return int(number), value, llvm == "True"
 
 
 def test_a_second_process_records_once(tmp_path: Path) -> None:
@@ -49,6 +51,8 @@ def test_a_second_process_records_once(tmp_path: Path) -> None:
     warm = first_compiled(tmp_path)
     assert cold[0] == 4 and warm[0] == 3
     assert cold[1] == warm[1]
+    assert cold[2]
+    assert warm[2] is (sys.platform != "linux" or platform.machine() != "x86_64")
 
 
 def test_the_setting_asks_for_two_recordings_again(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import itertools
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -14,11 +15,12 @@ import pytest
 
 from tracejit import config
 from tracejit.errors import BackendError
-from tracejit.runtime import buffer, engine, team, walker
+from tracejit.runtime import buffer, engine, loader, team, walker
 from tracejit.runtime.program import Arena, Batch, Check, External, Int, Loop, Program, Row, Step
 from tracejit.runtime.store import Store
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+OWN_LOADER = sys.platform == "linux" and platform.machine() == "x86_64"
 needs_threads = pytest.mark.skipif(not walker.has_threads(), reason="programs run on one thread here")
 
 # b[i] = a[i] + n for i in [lo, hi); the first word of scratch counts the calls that used it.
@@ -154,14 +156,112 @@ def test_errors_name_what_is_wrong():
 def test_second_compile_takes_the_object_from_disk(tmp_path):
     text = "define i64 @nine() { ret i64 9 }"
     engine.compile(text)
+    engine.cpu_key.cache_clear()  # what it says is kept in the folder of this test
+    engine.cpu_key()
     script = f"""
+import ctypes, sys
 from tracejit.runtime import engine, store
 from tracejit import config
 config.update(cache_dir={config.current().cache_dir!r})
-engine.compile({text!r})
-print(store.current().stats.disk_hits, store.current().stats.writes)
+code = engine.compile({text!r})
+nine = ctypes.CFUNCTYPE(ctypes.c_int64)(code.address("nine"))
+print(nine(), store.current().stats.disk_hits, store.current().stats.writes, "llvmlite" in sys.modules)
 """
-    assert python(script).split() == ["1", "0"]
+    assert python(script).split() == ["9", "2", "0", str(not OWN_LOADER)]
+
+
+MODULES = {
+    "constants": """
+        define <4 x float> @constants(<4 x float> %x) {
+          %y = fadd <4 x float> %x, <float 1.0, float 2.0, float 3.0, float 4.0>
+          ret <4 x float> %y
+        }
+        define float @first(float %x) {
+          %v = insertelement <4 x float> zeroinitializer, float %x, i64 0
+          %w = call <4 x float> @constants(<4 x float> %v)
+          %y = extractelement <4 x float> %w, i64 0
+          ret float %y
+        }""",
+    "data": """
+        @count = global i64 40
+        @room = internal global [4096 x i64] zeroinitializer
+        @table = internal constant [2 x ptr] [ptr @up, ptr @down]
+        define internal i64 @up(i64 %x) { %y = add i64 %x, 1 ret i64 %y }
+        define internal i64 @down(i64 %x) { %y = sub i64 %x, 1 ret i64 %y }
+        define i64 @step(i64 %which) {
+          %at = getelementptr ptr, ptr @table, i64 %which
+          %f = load ptr, ptr %at
+          %old = load i64, ptr @count
+          %new = call i64 %f(i64 %old)
+          store i64 %new, ptr @count
+          %last = getelementptr i64, ptr @room, i64 4095
+          %seen = load i64, ptr %last
+          store i64 1, ptr %last
+          %both = add i64 %new, %seen
+          ret i64 %both
+        }""",
+    "far": """
+        declare double @pow(double, double)
+        declare ptr @PyLong_FromLongLong(i64)
+        declare void @Py_DecRef(ptr)
+        @PyExc_ValueError = external global ptr
+        define double @power(double %x) { %y = call double @pow(double %x, double 3.0) ret double %y }
+        define ptr @error() { %e = load ptr, ptr @PyExc_ValueError ret ptr %e }
+        define i64 @address() { %a = ptrtoint ptr @PyLong_FromLongLong to i64 ret i64 %a }""",
+}
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_objects_are_loaded_alike_with_and_without_llvm(own, monkeypatch):
+    if not own:
+        monkeypatch.setattr(engine, "load", lambda files, symbols: None)
+    code = {name: engine._load([engine.assemble(text)], engine._DEFINED.findall(text), {}, ()) for name, text in
+            MODULES.items()}  # fmt: skip
+    assert all(isinstance(c._pages, loader.Image) is (own and OWN_LOADER) for c in code.values())
+    floats, words = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_float), ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+    doubles, none = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double), ctypes.CFUNCTYPE(ctypes.c_void_p)
+    assert floats(code["constants"].address("first"))(2.5) == 3.5
+    step = words(code["data"].address("step"))
+    assert [step(0), step(0), step(1)] == [41, 43, 42]  # memory between calls: zero once, then what was written
+    far = code["far"]
+    assert doubles(far.address("power"))(3.0) == 27
+    assert none(far.address("error"))() == id(ValueError)
+    assert none(far.address("address"))() == ctypes.cast(ctypes.pythonapi.PyLong_FromLongLong, ctypes.c_void_p).value
+
+
+def test_objects_call_each_other():
+    calls = "declare i64 @twice_of(i64)\ndefine i64 @of_{n}(i64 %x) {{ %y = call i64 @twice_of(i64 %x) ret i64 %y }}"
+    twice = "define i64 @twice_of(i64 %x) { %y = add i64 %x, %x ret i64 %y }"
+    objects = [engine.assemble(t) for t in (calls.format(n=1), twice, calls.format(n=2))]
+    code = engine.link(objects, ("of_1", "of_2"))
+    for name in ("of_1", "of_2"):
+        assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(code.address(name))(21) == 42
+
+
+@pytest.mark.skipif(not OWN_LOADER, reason="LLVM links here")
+def test_what_the_loader_does_not_know_is_left_to_llvm():
+    whole = engine.assemble(MODULES["far"]).data
+    assert loader.load([whole], {}) is not None
+    for wrong in (
+        b"",
+        whole[:40],
+        b"\x7fELF" + bytes(60),
+        b"\xcf\xfa\xed\xfe" + whole[4:],
+        whole[:18] + b"\xb7" + whole[19:],
+    ):
+        assert loader.load([wrong], {}) is None
+    assert loader.load([whole, whole], {}) is None  # both define @power
+    local = engine.assemble("@x = thread_local global i64 0\ndefine i64 @f() { %v = load i64, ptr @x ret i64 %v }").data
+    assert loader.load([local], {}) is None
+
+
+@linux_only
+def test_code_lies_on_pages_that_nobody_writes():
+    code = engine.compile(MODULES["data"])
+    at = code.address("step")
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    spans = [(*(int(x, 16) for x in line.split()[0].split("-")), line.split()[1]) for line in lines]
+    assert next(access for first, end, access in spans if first <= at < end) == "r-xp"
 
 
 def test_import_brings_no_llvm():

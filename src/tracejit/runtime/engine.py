@@ -2,17 +2,20 @@
 
 The text holds explicit vectors, so no mid-level pass runs: parse, select instructions, load. The object bytes go
 through the store (`store.py`); they name other code by symbol only, and addresses are bound at load time, so a file can
-be used by any process on the same kind of CPU. llvmlite is imported when the first text is compiled.
+be used by any process on the same kind of CPU. llvmlite is imported when the first text is compiled that the store does
+not have: `loader.py` binds objects without it.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -21,18 +24,22 @@ from tracejit.errors import BackendError
 from tracejit.importing import bring
 from tracejit.runtime import store
 from tracejit.runtime.forks import building, hold
+from tracejit.runtime.loader import Image, load
 
 __all__ = ["Code", "Object", "assemble", "assembly", "compile", "cpu_key", "find", "link", "simd_width", "vector_bits"]
 
 # Counts changes to what `_emit` does with a text; part of every key.
 VERSION: Final = "tracejit-1"
 
+# Lines about the first processor that say where it is and what it does now, not what it is.
+_VARYING = ("processor", "cpu MHz", "bogomips", "BogoMIPS", "apicid", "initial apicid", "core id", "physical id")
+
 _DEFINED = re.compile(r'^[ \t]*define\s+(?!internal|private)[^@]*@"?([\w.$-]+)"?\s*\(', re.MULTILINE)
 _DECLARED = re.compile(r'^[ \t]*declare\s[^@]*@"?([\w.$-]+)"?\s*\(', re.MULTILINE)
 
 
-class _Pages:
-    """Where the code lies. The library refers to its engine, so it goes first."""
+class _Linked:
+    """Where the code lies that LLVM has linked. The library refers to its engine, so it goes first."""
 
     __slots__ = ("jit", "library")
 
@@ -51,7 +58,7 @@ class Code:
     # No __del__ here: weak references still see an object whose __del__ runs, and `_loaded` would hand out freed code.
     __slots__ = ("__weakref__", "_pages", "needs", "size", "symbols")
 
-    def __init__(self, pages: _Pages, symbols: Mapping[str, int], size: int, needs: Sequence[object]) -> None:
+    def __init__(self, pages: Image | _Linked, symbols: Mapping[str, int], size: int, needs: Sequence[object]) -> None:
         self._pages = pages
         self.symbols = MappingProxyType(dict(symbols))
         self.size = size  # bytes of the object file
@@ -150,6 +157,10 @@ def _emit(text: str, opt: int) -> bytes:
 
 
 def _load(objects: Sequence[Object], names: Sequence[str], symbols: Mapping[str, int], needs: Sequence[object]) -> Code:
+    size = sum(len(o.data) for o in objects)
+    image = load([o.data for o in objects], symbols)
+    if image is not None and all(n in image.symbols for n in names):
+        return Code(image, {n: image.symbols[n] for n in names}, size, needs)
     llvm = _llvm()
     # One engine per code (1.2 ms): a shared one keeps 10 kB for every library that ever was in it. JITLink lays all
     # sections side by side, which the small code model relies on, and raises where the older linker aborts the process.
@@ -163,7 +174,7 @@ def _load(objects: Sequence[Object], names: Sequence[str], symbols: Mapping[str,
         builder.export_symbol(name)
     with building():
         library = builder.link(jit, "code")
-    return Code(_Pages(jit, library), {n: library[n] for n in names}, sum(len(o.data) for o in objects), needs)
+    return Code(_Linked(jit, library), {n: library[n] for n in names}, size, needs)
 
 
 def _is_known(name: str, symbols: Mapping[str, int]) -> bool:
@@ -202,15 +213,41 @@ def _host() -> tuple[str, str]:
 
 @cache
 def cpu_key() -> str:
-    """What object code depends on beside its text: LLVM's version, this CPU and its features."""
+    """What object code depends on beside its text: LLVM's version, this CPU and its features.
+
+    LLVM is asked once on a machine: the store has what it said under what the system says of the processor."""
+    known = _system()
+    if known and (said := store.get(f"host|{known}")) is not None:
+        return said.decode()
     version = ".".join(map(str, _llvm().llvm_version_info))
-    return "|".join((version, _target().triple, *_host()))
+    said = "|".join((version, _target().triple, *_host()))
+    if known:
+        store.put(f"host|{known}", said.encode())
+    return said
+
+
+def _system() -> str:
+    """The first processor, as the system describes it, and which llvmlite is installed; empty where that is unknown."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            processor = file.read(1 << 13).split("\n\n")[0]
+        lines = sorted(line for line in processor.splitlines() if not line.startswith(_VARYING))
+        found = importlib.util.find_spec("llvmlite")
+        assert found is not None and found.origin is not None
+        folder = Path(found.origin).parent
+        lines.extend(
+            f"{f.name} {(status := f.stat()).st_size} {status.st_mtime}"
+            for f in sorted(folder.glob("binding/*llvmlite*"))
+        )
+    except (OSError, AssertionError, ValueError):
+        return ""
+    return sha256("\n".join(lines).encode()).hexdigest()
 
 
 @cache
 def vector_bits() -> int:
     """Bits in a vector register worth using: 512, 256 or 128."""
-    features = set(_host()[1].split(","))
+    features = set(cpu_key().split("|")[-1].split(","))
     if {"+avx512f", "+avx512bw", "+avx512dq", "+avx512vl"} <= features:
         return 512
     return 256 if "+avx2" in features else 128

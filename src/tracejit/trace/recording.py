@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import types
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
@@ -41,9 +42,9 @@ class Link:
         self.dead = False
         self.tell: Callable[[], None] | None = None
 
-    def __call__(self, _: Any) -> None:
+    def __call__(self, _: Any, ends: Callable[[], bool] = sys.is_finalizing) -> None:
         self.dead = True
-        if self.tell is not None:
+        if self.tell is not None and not ends():  # else the modules may be emptied already, this one too
             self.tell()
 
 
