@@ -195,6 +195,13 @@ def test_not_contiguous_and_broadcast_inputs() -> None:
         np.testing.assert_array_equal(f([a, b])[0], a * b + np.float32(1))
 
 
+def test_inputs_of_a_subclass_of_arrays() -> None:
+    a = normal(4, 6).view(np.recarray)
+    f = build(graph_of(lambda x: x * 2, a))
+    for _ in range(2):
+        assert_same(f([a])[0], np.asarray(a) * 2)
+
+
 def test_results_that_are_parameters_repeated_or_reshaped() -> None:
     x = normal(4, 6)
     graph = graph_of(lambda a: (a, (b := a + 1.0), b, ops.reshape(b, (24,)), ops.reshape(a, (6, 4))), x)

@@ -1,9 +1,11 @@
-"""KeyboardInterrupt at random moments of a compiled call: all of it has happened, or nothing."""
+"""KeyboardInterrupt at any moment of a compiled call: all of it has happened, or nothing."""
 
 from __future__ import annotations
 
 import _thread
+import functools
 import gc
+import importlib
 import random
 import signal
 import sys
@@ -91,25 +93,118 @@ def test_a_train_step_happens_whole():
     assert p._version.n == q._version.n
 
 
-def test_effects_on_python_objects_are_cut_off_at_most_and_never_done_twice():
-    box, state = {"n": 0.0}, tj.zeros(8)
+class Counter:
+    """A call that writes tensors, slots, and Python objects of several kinds; `counts` are all equal after it."""
 
-    def f():
-        state.add_(1.0)
-        box["n"] = box["n"] + 1.0
-        return state.sum()
+    def __init__(self):
+        self.box, self.log, self.state = {"n": 0.0}, [], tj.zeros(8)
+        self.weight = tj.ones(4, requires_grad=True)
+        self.calls = n = 0
 
-    c = tj.compile(f)
-    warm(c)
-    lag = 0.0
+        def f(x):
+            nonlocal n
+            self.state.add_(1.0)
+            self.weight.grad = None
+            (self.weight * x).sum().backward()
+            self.box["n"] = self.box["n"] + 1.0
+            self.calls += 1
+            self.log.append((x * 2).sum().item())
+            n = n + 1
+            self.last = x * self.weight
+            return self.last
 
-    def consistent():
-        nonlocal lag
-        before, lag = lag, state[0].item() - box["n"]
-        return 0 <= lag - before <= 1  # as in plain Python: an interrupt may come between the two
+        self.function = f
+        self.counts = lambda: [self.state[0].item(), self.box["n"], self.calls, len(self.log), n]
 
-    hits, _, _ = storm(c, consistent)
+    def whole(self):
+        return len(set(self.counts())) == 1
+
+
+def test_effects_on_python_objects_happen_together_with_writes_to_tensors():
+    counter, x = Counter(), tj.ones(4)
+    c = tj.compile(counter.function)
+    f = functools.partial(c, x)
+    warm(f)
+    f.fallbacks = c.fallbacks
+    hits, _, plain = storm(f, counter.whole)
     assert hits > 20
+    assert plain == 0
+
+
+def interrupted_at(k, times, f):
+    """Call f and raise at its k-th instruction, and again `times` times soon after: whether that came up."""
+    left, came = k, False
+
+    def trace(frame, event, arg):
+        nonlocal left, times, came
+        frame.f_trace_opcodes = True
+        left -= 1
+        if left <= 0 < times:
+            times, left, came = times - 1, 11, True
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        f()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return came
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("times", [1, 4])
+@pytest.mark.parametrize(
+    ("backend", "entry", "stride"), [("llvm", True, 1), ("llvm", False, 5), ("interpret", False, 5)]
+)
+def test_an_interrupt_at_any_instruction_leaves_everything_done_or_nothing(backend, entry, stride, times, monkeypatch):
+    driver = importlib.import_module("tracejit.trace.compile")
+    if not entry:
+        monkeypatch.setattr(driver.Compiled, "entry_for", lambda *_: None)
+    counter, x = Counter(), tj.ones(4)
+    c = tj.compile(counter.function, backend=backend)
+    warm(lambda: c(x))
+    plain, before = sum(c.fallbacks.values()), counter.counts()[0]
+    k, seen, came = 0, set(), True
+    while came:
+        k += stride
+        came = interrupted_at(k, times, functools.partial(c, x))
+        assert counter.whole(), f"cut at instruction {k}: {counter.counts()}"
+        seen.add(counter.counts()[0] - before)
+        before = counter.counts()[0]
+    assert seen == {0.0, 1.0}
+    assert sum(c.fallbacks.values()) == plain
+    assert k > 100
+
+
+def test_what_a_handler_raises_comes_through_though_it_is_no_interrupt():
+    class Late(Exception):
+        pass
+
+    def late(*_):
+        raise Late
+
+    x = tj.ones(64)
+    before = signal.signal(signal.SIGALRM, late)
+    rng, hits = random.Random(2), 0
+    try:
+        for k in range(40):
+            c = tj.compile(lambda x, k=k: (x * k).exp().sum() + x.tanh().mean())
+            end = time.monotonic() + 5
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-4, 3e-2))
+            try:
+                while time.monotonic() < end:
+                    c(x)
+            except Late:
+                hits += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert hits == 40
 
 
 def test_an_interrupt_while_recording_or_compiling_leaves_the_process_in_order():

@@ -19,7 +19,7 @@ import numpy as np
 from tracejit.codegen.extents import solver
 from tracejit.codegen.llvm import native
 from tracejit.codegen.llvm.families import Family
-from tracejit.codegen.result import Checks, Miss, own, same_bits
+from tracejit.codegen.result import Begun, Checks, Copies, Miss, own, same_bits
 from tracejit.errors import BackendError
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
@@ -45,6 +45,10 @@ class Executable(Protocol):
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[Array, ...] | Miss:
         """The results that are neither updates nor checks, in order; or the first check that failed."""
+        ...
+
+    def begin(self, arrays: Sequence[Array]) -> Begun | Miss:
+        """The same call in two halves: the first one writes nothing."""
         ...
 
 
@@ -102,6 +106,11 @@ class Interpreted:
                 self._dead.setdefault(reader, []).append(value)
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[Array, ...] | Miss:
+        begun = self.begin(arrays)
+        return begun if isinstance(begun, Miss) else begun.go_on([])
+
+    def begin(self, arrays: Sequence[Array]) -> Copies | Miss:
+        """See `Executable`."""
         env: dict[Node, Any] = dict(zip(self.graph.params, arrays, strict=True))
         for n in self.graph.nodes:
             if n not in env:
@@ -114,9 +123,7 @@ class Interpreted:
                 return Miss(k, np.asarray(results[i])[()])
         outputs = tuple(own(results[i], arrays) for i in self._outputs)
         new = [(arrays[j], own(results[i], arrays)) for i, j in self.updates.items()]
-        for target, value in new:
-            np.copyto(target, value)
-        return outputs
+        return Copies(outputs, new)
 
 
 class PerShape:
@@ -140,6 +147,13 @@ class PerShape:
         return next((e.host_ops for e in reversed(self.known.values())), ())
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[Array, ...] | Miss:
+        return self._at(arrays)(arrays)
+
+    def begin(self, arrays: Sequence[Array]) -> Begun | Miss:
+        """See `Executable`."""
+        return self._at(arrays).begin(arrays)
+
+    def _at(self, arrays: Sequence[Array]) -> Executable:
         values = self.solve(arrays)
         sizes = tuple(values.items())
         executable = self.known.get(sizes)
@@ -149,4 +163,4 @@ class PerShape:
                 self.known[sizes] = executable
                 while len(self.known) > self.KEEP:
                     del self.known[next(iter(self.known))]
-        return executable(arrays)
+        return executable

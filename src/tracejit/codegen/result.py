@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from operator import call
+from typing import Any, Protocol
 
 import numpy as np
 
 from tracejit.ir.op import Array
 
-__all__ = ["Checks", "Miss", "own", "same_bits"]
+__all__ = ["Begun", "Checks", "Copies", "Miss", "own", "same_bits"]
 
 Checks = Sequence[tuple[int, bool | int | float]]
 
@@ -21,6 +23,40 @@ class Miss:
 
     check: int
     value: Any
+
+
+class Begun(Protocol):
+    """A call that has written nothing so far."""
+
+    @property
+    def steps(self) -> int:
+        """How many are left."""
+        ...
+
+    def go_on(self, done: list[Any]) -> tuple[Array, ...] | Miss:
+        """What the call gives. Each step that is over is noted in `done`, in the instant in which it is; those noted
+        there are not done again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Only copies into place are left."""
+
+    outputs: tuple[Array, ...]
+    copies: Sequence[tuple[Array, Array]]  # (target, value)
+
+    @property
+    def steps(self) -> int:
+        return len(self.copies)
+
+    def go_on(self, done: list[Any], before: int = 0) -> tuple[Array, ...]:
+        """As `Begun` has it; the first `before` notes are of other steps."""
+        left = self.copies[len(done) - before :]
+        # Not `np.copyto`, in which Python code runs.
+        left = [partial(np.ndarray.__setitem__, target, ..., value) for target, value in left]
+        done.extend(map(call, left))
+        return self.outputs
 
 
 def same_bits(value: Array, expected: bool | int | float) -> bool:

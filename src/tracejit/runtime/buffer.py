@@ -69,7 +69,8 @@ class Block:
     pool: Pool
 
     def __del__(self) -> None:
-        self.pool.give(self.region)
+        if (pool := getattr(self, "pool", None)) is not None:  # it has none where an interrupt came first
+            pool.give(self.region)
 
 
 class Pool:

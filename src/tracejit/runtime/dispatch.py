@@ -41,7 +41,7 @@ from tracejit.runtime.guards import word
 from tracejit.runtime.interpreter import CALLABLE, ENTRY, OPS
 
 __all__ = [
-    "HERE", "NAMES", "ZERO", "Assembler", "Direct", "Entry", "Native", "Place", "Record", "argument",
+    "HERE", "NAMES", "TRIES", "ZERO", "Assembler", "Direct", "Entry", "Native", "Place", "Record", "argument",
     "direct", "native", "native_now", "offsets",
 ]  # fmt: skip
 
@@ -161,17 +161,20 @@ def _make_callable(cls: type, at: Offsets, call: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Native:
-    """The interpreter. `here(modes)` tells it the modes of this thread."""
+    """The interpreter. `here(modes)` tells it the modes of this thread; `finish` is that of `interrupts.py`."""
 
     code: engine.Code
     call: int
     here: Callable[..., Any]
+    finish: Callable[..., Any]
 
 
 _found: list[Native] = []
 _making = threading.RLock()
 _patched: set[type] = set()
 _HERE_NAME: Final = "tj_here"
+_FINISH_NAME: Final = "tj_finish"
+TRIES: Final = 1000  # of what a signal handler interrupts each time
 
 
 def native() -> Native | None:
@@ -220,6 +223,7 @@ def _compile(at: Offsets, compare: engine.Code) -> Native:
         "FLOAT": at.number,
         "LARGEST": 1 << 53,
         "LARGEST2": 1 << 54,
+        "TRIES": TRIES,
     }
     symbols = {
         "tj_compare": compare.address("tj_compare"),
@@ -230,7 +234,7 @@ def _compile(at: Offsets, compare: engine.Code) -> Native:
         "error": id(Exception),
     }
     code = engine.compile(interpreter.text(names), symbols=symbols, needs=[compare, walk])
-    return Native(code, code.address("tj_call"), builtin(code, _HERE_NAME))
+    return Native(code, code.address("tj_call"), builtin(code, _HERE_NAME), builtin(code, _FINISH_NAME))
 
 
 def _passes(cls: type, at: Offsets, made: Native) -> bool:

@@ -8,22 +8,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
+from tracejit.runtime import engine, walker
 
-from tracejit.runtime import buffer, engine, walker
-
-__all__ = ["FOREIGN", "builtin", "enter"]
-
-FOREIGN: Final = -2  # some argument is not exactly an ndarray
+__all__ = ["builtin", "enter"]
 
 _HEADER: Final = object.__basicsize__
 _FASTCALL: Final = 0x80
 
-# int enter(int program, int frame, int team, ndarray *externals): what the walker returns, or FOREIGN
+# int enter(int program, int frame, int team, ndarray *externals): what the walker returns
 _TEXT = f"""
-@ndarray = external global i8
 declare i64 @tj_walk(ptr, ptr, ptr, ptr)
 declare ptr @PyLong_AsVoidPtr(ptr)
 declare ptr @PyLong_FromLongLong(i64)
@@ -39,15 +34,10 @@ entry:
 next:
   %i = phi i64 [ 0, %entry ], [ %i.next, %bind ]
   %more = icmp slt i64 %i, %externals
-  br i1 %more, label %look, label %run
-look:
+  br i1 %more, label %bind, label %run
+bind:
   %array.p = getelementptr ptr, ptr %first, i64 %i
   %array = load ptr, ptr %array.p
-  %type.p = getelementptr i8, ptr %array, i64 {_HEADER - 8}
-  %type = load ptr, ptr %type.p
-  %is_ndarray = icmp eq ptr %type, @ndarray
-  br i1 %is_ndarray, label %bind, label %end
-bind:
   %data.p = getelementptr i8, ptr %array, i64 {_HEADER}
   %data = load ptr, ptr %data.p
   %pointer.p = getelementptr ptr, ptr %pointers, i64 %i
@@ -66,10 +56,7 @@ run:
   %thread = call ptr @PyEval_SaveThread()
   %failed = call i64 @tj_walk(ptr %program, ptr %frame, ptr %pointers, ptr %team)
   call void @PyEval_RestoreThread(ptr %thread)
-  br label %end
-end:
-  %result = phi i64 [ {FOREIGN}, %look ], [ %failed, %run ]
-  %result.o = call ptr @PyLong_FromLongLong(i64 %result)
+  %result.o = call ptr @PyLong_FromLongLong(i64 %failed)
   ret ptr %result.o
 }}
 """
@@ -84,18 +71,11 @@ class _MethodDef(ctypes.Structure):
     )
 
 
-def _foreign(*_: Any) -> int:
-    return FOREIGN
-
-
 @cache
 def enter() -> Callable[..., int]:
-    """`enter(program, frame, team, *arrays)`: the failed check, -1, or FOREIGN when it does not know how."""
-    if not buffer.reads_objects:
-        return _foreign
+    """`enter(program, frame, team, *arrays)`: the failed check, or -1. It takes arrays that are exactly ndarrays."""
     walk = walker.native().code
-    code = engine.compile(_TEXT, symbols={"tj_walk": walk.address("tj_walk"), "ndarray": id(np.ndarray)}, needs=[walk])
-    return builtin(code, "tj_enter")
+    return builtin(engine.compile(_TEXT, symbols={"tj_walk": walk.address("tj_walk")}, needs=[walk]), "tj_enter")
 
 
 def builtin(code: engine.Code, symbol: str) -> Callable[..., int]:

@@ -6,38 +6,43 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from typing import Any
 
 __all__ = ["building", "hold"]
 
 _PATIENCE = 10.0  # seconds that a fork waits for the others
 
-
-class _Mine(threading.local):
-    depth = 0
-
-
-_mine = _Mine()
-_count = 0  # of works under way, in all threads
-_changed = threading.Condition(threading.Lock())
+_gate = threading.Lock()  # held during a fork
+_open: dict[int, weakref.ref[building]] = {}  # works under way, in all threads
 _locks: list[Any] = []
 
 
 class building:
-    """`with building():` a fork of the process waits until this is over."""
+    """`with building():` a fork of the process waits until this is over.
+
+    Made for interrupts, which may cut off both methods: no lock is left held, for only C takes it and lets it go, and a
+    work whose end was cut off is over when its object is gone.
+    """
+
+    __slots__ = ("__weakref__", "thread")
 
     def __enter__(self) -> None:
-        global _count
-        with _changed:
-            _count += 1
-        _mine.depth += 1
+        self.thread = threading.get_ident()
+        if _is_working(self.thread):  # a fork that waits for this thread has the gate
+            _open[id(self)] = weakref.ref(self)
+            return
+        with _gate:
+            _open[id(self)] = weakref.ref(self)
 
     def __exit__(self, *exc: object) -> None:
-        global _count
-        _mine.depth -= 1
-        with _changed:
-            _count -= 1
-            _changed.notify_all()
+        _open.pop(id(self), None)
+
+
+def _is_working(me: int, *, others: bool = False) -> bool:
+    """Whether this thread, or one of the others, has a work under way."""
+    works = [ref() for ref in tuple(_open.values())]
+    return any(w is not None and (w.thread == me) is not others for w in works)
 
 
 def hold(lock: Any) -> None:
@@ -46,10 +51,10 @@ def hold(lock: Any) -> None:
 
 
 def _before() -> None:
-    _changed.acquire()  # until the fork is over nobody begins
-    end = time.monotonic() + _PATIENCE
-    while _count > _mine.depth and (left := end - time.monotonic()) > 0:
-        _changed.wait(left)
+    _gate.acquire()  # until the fork is over nobody begins
+    me, end = threading.get_ident(), time.monotonic() + _PATIENCE
+    while _is_working(me, others=True) and time.monotonic() < end:
+        time.sleep(0.001)
     for lock in _locks:
         lock.__enter__()
 
@@ -57,14 +62,18 @@ def _before() -> None:
 def _in_parent() -> None:
     for lock in _locks:
         lock.__exit__(None, None, None)
-    _changed.release()
+    _gate.release()
 
 
 def _in_child() -> None:
-    global _count, _changed
+    global _gate
     for lock in _locks:
         lock.__exit__(None, None, None)
-    _count, _changed = _mine.depth, threading.Condition(threading.Lock())
+    _gate = threading.Lock()
+    me = threading.get_ident()
+    for k, ref in tuple(_open.items()):
+        if (work := ref()) is None or work.thread != me:
+            del _open[k]
 
 
 if hasattr(os, "register_at_fork"):

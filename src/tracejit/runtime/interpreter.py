@@ -77,6 +77,9 @@ declare ptr @PyList_New(i64)
 declare i32 @PyList_SetItem(ptr, i64, ptr)
 declare i32 @PyErr_ExceptionMatches(ptr)
 declare void @PyErr_Clear()
+declare void @PyErr_Fetch(ptr, ptr, ptr)
+declare void @PyErr_Restore(ptr, ptr, ptr)
+declare i64 @PyList_Size(ptr)
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
@@ -90,6 +93,14 @@ define ptr @tj_here(ptr %self, ptr %args, i64 %count) #0 {
   %done = call i32 @pthread_setspecific(i32 KEY, ptr %modes)
   call void @Py_IncRef(ptr @none)
   ret ptr @none
+}
+
+; finish(f, done): see `interrupts.py`.
+define ptr @tj_finish(ptr %self, ptr %args, i64 %count) #0 {
+  %f = load ptr, ptr %args
+  %done = at %args 1
+  %result = call ptr @finish(ptr %f, ptr %done, i64 1)
+  ret ptr %result
 }
 
 ; The call: entries in turn, then `slow`.
@@ -187,6 +198,8 @@ entry:
   %scratch = alloca i64, i64 3
   %scratch.1 = at %scratch 1
   %scratch.2 = at %scratch 2
+  %held = alloca ptr, i64 3                       ; what was raised when the program had run: raised in the end
+  store ptr null, ptr %held
   %tensor_array = get i64 %entry.o TENSOR_ARRAY
   %code = get ptr %entry.o CODE
   br label %fetch
@@ -669,20 +682,30 @@ fill.32:
   %fill.e = fpext float %fill.f to double
   store double %fill.e, ptr %fill.to
   br label %advance
-op.then:                                          ; x(y) is called; what it raises ends the call
-  %then = call ptr @apply(ptr %x.p, ptr %y.p, ptr %r)
+op.then:                                          ; x(done, y) is finished; what it raises waits for the end
+  %then = call ptr @conclude(ptr %x.p, ptr %y.p, ptr %r)
   store ptr %then, ptr %rb.p
   %then.raised = icmp eq ptr %then, null
-  br i1 %then.raised, label %won, label %advance
-op.tail:                                          ; the result is what x(y) returns, or raises
-  %tail = call ptr @apply(ptr %x.p, ptr %y.p, ptr %r)
+  br i1 %then.raised, label %then.hold, label %advance
+then.hold:
+  call void @hold(ptr %held)
+  br label %advance
+op.tail:                                          ; the result is what x(done, y) returns, or raises
+  %tail = call ptr @conclude(ptr %x.p, ptr %y.p, ptr %r)
   br label %won
 op.end:
+  %end.held = load ptr, ptr %held
+  %end.raises = icmp ne ptr %end.held, null
+  br i1 %end.raises, label %end.raise, label %end.return
+end.raise:
+  call void @raise(ptr %held)
+  br label %won
+end.return:
   call void @Py_IncRef(ptr %ra)
   br label %won
 
 won:
-  %result = phi ptr [ %tail, %op.tail ], [ %ra, %op.end ], [ null, %op.then ]
+  %result = phi ptr [ %tail, %op.tail ], [ %ra, %end.return ], [ null, %end.raise ]
   %calls = get i64 %words CALLS
   %calls.next = add i64 %calls, 1
   put i64 %calls.next %words CALLS
@@ -702,17 +725,25 @@ missed:
   %miss.code = add i64 %was_pinned, 1
   %miss = inttoptr i64 %miss.code to ptr
   br label %leave
-raised:                                           ; plain Python will meet it again; a KeyboardInterrupt it will not
+raised:                                           ; plain Python will meet it again, unless a signal handler raised it
   %ordinary = call i32 @PyErr_ExceptionMatches(ptr @error)
   %is_ordinary = icmp ne i32 %ordinary, 0
-  br i1 %is_ordinary, label %forget, label %leave
+  br i1 %is_ordinary, label %raised.where, label %raised.out
+raised.where:                                     ; what no function in Python had a part in, no handler raised
+  call void @hold(ptr %held)
+  %raised.trace = get ptr %held 2
+  %raised.in_c = icmp eq ptr %raised.trace, null
+  call void @raise(ptr %held)
+  br i1 %raised.in_c, label %forget, label %raised.out
+raised.out:
+  br label %leave
 forget:
   call void @PyErr_Clear()
   br label %give_up
 give_up:
   br label %leave
 leave:
-  %answer = phi ptr [ %result, %won ], [ %miss, %missed ], [ null, %raised ], [ inttoptr (i64 1 to ptr), %give_up ]
+  %answer = phi ptr [ %result, %won ], [ %miss, %missed ], [ null, %raised.out ], [ inttoptr (i64 1 to ptr), %give_up ]
   %owned = get i64 %entry.o OWNED
   %owned.n = get i64 %entry.o OWNED_COUNT
   %owned.p = at %r %owned
@@ -748,6 +779,98 @@ skip:
   br label %next
 end:
   ret void
+}
+
+; What is being raised is kept, unless something is already.
+define internal void @hold(ptr %held) #0 {
+entry:
+  %first = load ptr, ptr %held
+  %is_first = icmp eq ptr %first, null
+  br i1 %is_first, label %keep, label %drop
+keep:
+  %held.1 = at %held 1
+  %held.2 = at %held 2
+  call void @PyErr_Fetch(ptr %held, ptr %held.1, ptr %held.2)
+  ret void
+drop:
+  call void @PyErr_Clear()
+  ret void
+}
+
+; What was kept is raised.
+define internal void @raise(ptr %held) #0 {
+  %kind = load ptr, ptr %held
+  %value = get ptr %held 1
+  %trace = get ptr %held 2
+  call void @PyErr_Restore(ptr %kind, ptr %value, ptr %trace)
+  ret void
+}
+
+; f(*args): n of them. Again while it raises and the list args[0] is not empty; then what it raised first is raised.
+define internal ptr @finish(ptr %f, ptr %args, i64 %n) #0 {
+entry:
+  %held = alloca ptr, i64 3
+  store ptr null, ptr %held
+  %done = load ptr, ptr %args
+  br label %try
+try:
+  %k = phi i64 [ 1, %entry ], [ %k1, %raised ]
+  %result = call ptr @PyObject_Vectorcall(ptr %f, ptr %args, i64 %n, ptr null)
+  %none = icmp eq ptr %result, null
+  br i1 %none, label %raised, label %end
+raised:
+  call void @hold(ptr %held)
+  %noted = call i64 @PyList_Size(ptr %done)
+  %some = icmp sgt i64 %noted, 0
+  %k1 = add i64 %k, 1
+  %few = icmp sle i64 %k1, TRIES
+  %again = and i1 %some, %few
+  br i1 %again, label %try, label %give_up
+end:
+  %first = load ptr, ptr %held
+  %right = icmp eq ptr %first, null
+  br i1 %right, label %return, label %drop
+return:
+  ret ptr %result
+drop:
+  call void @Py_DecRef(ptr %result)
+  br label %give_up
+give_up:
+  call void @raise(ptr %held)
+  ret ptr null
+}
+
+; f(done, *registers), finished: n of them. What was done before is in the list, as None.
+define internal ptr @conclude(ptr %f, ptr %list, ptr %r) #0 {
+entry:
+  %n = load i64, ptr %list
+  %n1 = add i64 %n, 1
+  %args = alloca ptr, i64 %n1
+  %done = call ptr @PyList_New(i64 1)
+  %none = icmp eq ptr %done, null
+  br i1 %none, label %fail, label %begin
+fail:
+  ret ptr null
+begin:
+  call void @Py_IncRef(ptr @none)
+  %set = call i32 @PyList_SetItem(ptr %done, i64 0, ptr @none)
+  store ptr %done, ptr %args
+  br label %next
+next:
+  %k = phi i64 [ 0, %begin ], [ %k1, %put ]
+  %more = icmp slt i64 %k, %n
+  br i1 %more, label %put, label %call
+put:
+  %k1 = add i64 %k, 1
+  %at = get i64 %list %k1
+  %o.p = byte %r %at
+  %o = load ptr, ptr %o.p
+  put ptr %o %args %k1
+  br label %next
+call:
+  %result = call ptr @finish(ptr %f, ptr %args, i64 %n1)
+  call void @Py_DecRef(ptr %done)
+  ret ptr %result
 }
 
 ; f(*registers): n of them.

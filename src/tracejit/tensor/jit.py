@@ -69,10 +69,9 @@ def _view(parent: Tensor, op: Op, taped: bool) -> Tensor:
         return apply(op, (parent,))
 
 
-def _written(t: Tensor, times: int, where: str | None) -> None:
-    t._version.n += times
+def _written(t: Tensor, count: int, where: str | None) -> None:
+    t._version.n = t._seen = count
     t._version.where = where
-    t._seen = t._version.n
 
 
 def _set_grad(t: Tensor, g: Tensor | None) -> None:
@@ -101,6 +100,7 @@ DOMAIN = Domain(
     edge=edge_of,
     wrap=_wrap,
     view=_view,
+    count=lambda t: t._version.n,
     written=_written,
     parent=lambda t: None if t._parent is None else (t._parent, t._view),
     get_grad=lambda t: t._grad,

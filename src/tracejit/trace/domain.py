@@ -92,7 +92,8 @@ class Domain:
     edge: Callable[[Any], Any]  # its place on the tape: (entry, result), itself where it is a leaf, or None
     wrap: Callable[[Array, bool], Any]  # a fresh leaf over an array, requiring grad or not
     view: Callable[[Any, Any, bool], Any]  # (parent, view op, on the tape): the view
-    written: Callable[[Any, int, str | None], None]  # the memory of a tensor was written so often, last there
+    count: Callable[[Any], int]  # how often its memory was written
+    written: Callable[[Any, int, str | None], None]  # ... is so often now, last there
     parent: Callable[[Any], tuple[Any, Any] | None]  # (tensor, view op) of a view
     get_grad: Callable[[Any], Any]
     set_grad: Callable[[Any, Any], None]

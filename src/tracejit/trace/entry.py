@@ -13,6 +13,7 @@ import functools
 import struct
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -437,12 +438,21 @@ def _numbers(out: Assembler, facts: _Facts, numbers: Numbers) -> list[Place]:
             out.emit("call", b=place, x=out.keep(functools.partial(read, None)), y=out.record(0))
         else:
             operands = [found[x] if is_ref else _constant(out, x) for is_ref, x in step.operands]
-            out.emit("call", b=place, x=out.keep(step.f), y=out.record(len(operands), *operands))
+            f = functools.partial(_or_none, step.f) if isinstance(step.f, types.FunctionType) else step.f
+            out.emit("call", b=place, x=out.keep(f), y=out.record(len(operands), *operands))
         facts.number(t(), place, exact=False)
         found.append(place)
     for at, value, _ in numbers.guards:
         facts.number(value, found[at], exact=True)
     return found
+
+
+def _or_none(f: Callable[..., Any], *args: Any) -> Any:
+    """What f, which is the user's, gives, or None: where it raises, plain Python will meet that again at its place."""
+    try:
+        return f(*args)
+    except Exception:
+        return None
 
 
 def _constant(out: Assembler, x: Any) -> Place:
@@ -603,8 +613,8 @@ class _Finish:
         """Python runs the effects, after it has set `.grad` slots."""
         trace, domain, made = self.trace, self.domain, len(self.made)
 
-        def completed(*x: Any) -> None:
-            trace.complete(domain, x[made:], x[:made])
+        def completed(done: list[Any], *x: Any) -> None:
+            trace.complete(domain, x[made:], x[:made], done, 1)
 
         self.then(completed, [*self.made, *self.sources()], self.drop[1])
 
@@ -614,13 +624,13 @@ class _Finish:
         if not back.pieces:
             tensors = [self.made[e] for p in back.outputs for e in p.tensors]
 
-            def failed(*x: Any) -> None:
+            def failed(_: list[Any], *x: Any) -> None:
                 domain.tape.attach_failed(x, back.failure)
 
             self.then(failed, tensors, self.drop[0])
             return
 
-        def taped(*x: Any) -> None:
+        def taped(_: list[Any], *x: Any) -> None:
             objects = list(x[:made])
             nodes = trace.attach(domain, x[made : made + n], {}, objects, x[made + n :])
             for a, node in zip(trace.backward, nodes):
@@ -638,9 +648,9 @@ class _Finish:
             len(self.given.tensors),
         )
 
-        def finish(*x: Any) -> Any:
+        def finish(done: list[Any], *x: Any) -> Any:
             call = Call(tensors=list(x[n + m : n + m + k]), containers=list(x[n + m + k :]))
-            return trace.conclude(domain, call, x[:n], {}, x[n : n + m])
+            return trace.conclude(domain, call, x[:n], x[n : n + m], done)
 
         if self.symbols:
             raise Unsaid("an extent is an input, and Python finishes the call")

@@ -7,6 +7,7 @@ import sys
 import types
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tracejit import config
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.symint import Condition, Scope
+from tracejit.runtime import interrupts
 from tracejit.runtime.forks import building
 from tracejit.trace import confirmed, replay
 from tracejit.trace.backward import Backward, plan_backward
@@ -180,33 +182,47 @@ def record(
     if wide:
         args = tuple([r.argument(i, x) if i in wide else x for i, x in enumerate(args)])
         kwargs = {k: r.argument(k, x) if k in wide else x for k, x in kwargs.items()}
+    result = None
     try:
         result = run(r, f, args, kwargs, net=net)
-    except BaseException:
-        _only_ours(r, None)
-        raise
-    if domain.modes() != before:
+        found = _closed(r, call, result, name, before, settings)
+    finally:
+        result = interrupts.finish(partial(_handed_over, r, result), [None])
+    return result, found
+
+
+def _handed_over(r: Recorder, result: Any, _: list[Any]) -> Any:
+    return _only_ours(r, result)
+
+
+def _closed(
+    r: Recorder, call: Call, result: Any, name: str, modes: Any, settings: config.Config
+) -> Recording | tuple[Reason, ...]:
+    """The recording of a call that is over, or the reasons against it; `modes` and `settings` as it began."""
+    if r.domain.modes() != modes:
         r.refuse("leaves the grad mode changed")
     if config.current() is not settings:
         r.refuse("leaves the configuration changed")
     _refuse_unfit(r)
     if r.reasons:
-        return _only_ours(r, result), tuple(r.reasons)
+        return tuple(r.reasons)
     here = config.modes.here
+    closed = None
     try:
         with building():
             here.recorder = r  # not `opened`: an interrupt may cut off its __exit__
             closed = _close(r, call, result, Link(), name)
     except Exception as e:  # the call itself is over and right: a mistake of ours must not reach the user as its error
+        if interrupts.is_foreign(e):
+            raise
         _log.exception("recording %s could not be closed", name)
         r.refuse(f"internal error: {type(e).__name__}: {e}")
-        closed = None
     finally:
         here.recorder = None
-    if scope is not None:
+    if r.scope is not None:
         _refuse_unfit(r)
-        scope.is_open = False
-    return _only_ours(r, result), closed if closed is not None and not r.reasons else tuple(r.reasons)
+        r.scope.is_open = False
+    return closed if closed is not None and not r.reasons else tuple(r.reasons)
 
 
 def _refuse_unfit(r: Recorder) -> None:

@@ -1,9 +1,10 @@
 """The effects of a recording as a compiled call runs them: after its last check and its writes to tensors, in order.
 
 What an effect is given are entries of the recording's plan, so a tensor that is returned and kept in a list is one
-tensor, and a list that was made in the call and stored outside is new in every call. Up to the first effect a call can
-still be given up for plain Python; from there on all that can fail is the world: a closed file, an interrupt. Then, as
-in plain Python, what came before has happened.
+tensor, and a list that was made in the call and stored outside is new in every call. Up to the first write a call can
+still be given up for plain Python; from there on all that can fail is the world, a closed file: then, as in plain
+Python, what came before has happened. An interrupt waits until all has happened (`runtime/interrupts.py`), unless it
+comes while Python of the user's runs, a callback: then it is raised there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import io
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import call
 from typing import Any
 
 from tracejit.errors import CallbackError
@@ -73,17 +76,37 @@ def ready(deeds: Sequence[Deed]) -> str | None:
     return None
 
 
-def run(deeds: Sequence[Deed], made: Sequence[Any], steady: Steady | None, tensors: Sequence[Any]) -> None:
-    """Do them. `tensors` are those behind the call's parameters."""
-    for d in deeds:
-        operands, keywords = [made[i] for i in d.operands], {k: made[i] for k, i in d.keywords}
-        if steady is None or d.f not in CALLBACKS:
-            d.f(*operands, **keywords)
-            continue
-        before = steady.state(tensors)
-        d.f(*operands, **keywords)
-        if (changed := steady.changed(before, tensors)) is not None:
-            raise CallbackError(f"a callback changed what the compiled function reads or writes: {changed}")
+def run(
+    deeds: Sequence[Deed],
+    made: Sequence[Any],
+    steady: Steady | None,
+    tensors: Sequence[Any],
+    done: list[Any],
+    at: int,
+) -> None:
+    """Do those that are not noted in `done` from `at` on, see `interrupts.py`; where one fails, `done` is emptied.
+    `tensors` are those behind the call's parameters."""
+
+    ready: list[Callable[[], Any]] = []
+    for d in deeds[len(done) - at :]:
+        operands = [made[i] for i in d.operands]
+        keywords = {k: made[i] for k, i in d.keywords} if d.keywords else {}
+        if steady is not None and d.f in CALLBACKS:
+            ready.append(partial(steady.watching, tensors, d.f, *operands, **keywords))
+        else:
+            ready.append(partial(d.f, *operands, **keywords))
+    left: Any = iter(ready)
+    steps = map(call, left)
+    try:
+        done.extend(steps)
+    except BaseException as e:
+        over = len(done) - at
+        if len(deeds) - left.__length_hint__() > over:  # it was raised inside of the first one that is not noted
+            if deeds[over].f is print and not isinstance(e, Exception):
+                done.append(None)  # an interrupt while it waited for the stream
+            else:
+                done.clear()
+        raise
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +115,13 @@ class Steady:
 
     guard: Guard  # facts that the call itself does not change
     watched: tuple[marks.Watch, ...]
+
+    def watching(self, tensors: Sequence[Any], f: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Run a callback. CallbackError if it changes what it must not."""
+        before = self.state(tensors)
+        f(*args, **kwargs)
+        if (changed := self.changed(before, tensors)) is not None:
+            raise CallbackError(f"a callback changed what the compiled function reads or writes: {changed}")
 
     def state(self, tensors: Sequence[Any]) -> list[Any]:
         """What is compared: the watched, and how often each tensor was written."""

@@ -19,6 +19,7 @@ import numpy as np
 from tracejit.cached import cached_property
 from tracejit.codegen.compile import Executable, Miss, build
 from tracejit.ir.graph import Graph
+from tracejit.runtime.interrupts import finish, is_foreign
 from tracejit.trace import replay
 from tracejit.trace.backward import Attachment, attach, compile_backward
 from tracejit.trace.causes import Cause
@@ -84,48 +85,72 @@ class Trace:
         rec = self.recording
         before = {i: arrays[i].copy() for i in self.kept}
         try:
-            out = self.executable(arrays)
-        except Exception as e:  # nothing was written: plain Python will say what is wrong, or find that nothing is
-            return f"the compiled code raised {type(e).__name__}: {e}"
-        if isinstance(out, Miss):
-            return self.left(out)
-        # One value computed for two outputs is two tensors all the same, and a constant is new in every call.
-        if len({id(a) for a in out}) < len(out) or not all(a.flags.writeable for a in out):
-            out = tuple(
-                a.copy() if not a.flags.writeable or any(a is b for b in out[:i]) else a for i, a in enumerate(out)
-            )
-        for (at, _), (times, where) in zip(rec.updates, rec.writes):
-            domain.written(tensors[at], times, where)
-        try:
-            made = self.prepare(domain, call, tensors, before, out)
-        except Exception as e:  # from a number computed in Python, and then nothing was written: it will raise it again
-            if rec.updates:
+            begun = self.executable.begin(arrays)
+        except Exception as e:  # plain Python will say what is wrong, or find that nothing is
+            if is_foreign(e):
                 raise
-            return f"{type(e).__name__} raised by what Python computes with numbers from tensors"
-        self.hits += 1
-        return Hit(self.complete(domain, tensors, made))
+            return f"the compiled code raised {type(e).__name__}: {e}"
+        if isinstance(begun, Miss):
+            return self.left(begun)
+        counts = [domain.count(tensors[at]) + times for (at, _), (times, _) in zip(rec.updates, rec.writes)]
+
+        def rest(done: list[Any]) -> Hit | Left | str:
+            """The rest of the call: whole, or nothing of it."""
+            try:
+                out = begun.go_on(done)
+            except Exception as e:  # nothing was written
+                if is_foreign(e):
+                    raise
+                done.clear()
+                return f"the compiled code raised {type(e).__name__}: {e}"
+            if isinstance(out, Miss):
+                return self.left(out)
+            for (at, _), n, (_, where) in zip(rec.updates, counts, rec.writes):
+                domain.written(tensors[at], n, where)
+            try:
+                made = self.prepared(domain, call, tensors, before, own(out), done, begun.steps)
+            except Exception as e:  # from a number computed in Python: it will raise it again, if nothing was written
+                if rec.updates or is_foreign(e):
+                    raise
+                done.clear()
+                return f"{type(e).__name__} raised by what Python computes with numbers from tensors"
+            return Hit(self.complete(domain, tensors, made, done, begun.steps + 1))
+
+        found = finish(rest, [])
+        self.hits += isinstance(found, Hit)
+        return found
 
     def conclude(
-        self, domain: Domain, call: Call, tensors: Sequence[Any], before: Mapping[int, Array], out: Sequence[Array]
+        self, domain: Domain, call: Call, tensors: Sequence[Any], out: Sequence[Array], done: list[Any]
     ) -> Any:
-        """The call's result, from what the program computed; `.grad` slots set and effects run."""
-        return self.complete(domain, tensors, self.prepare(domain, call, tensors, before, out))
+        """The call's result, from what the program computed; `.grad` slots set and effects run. `done` as for
+        `finish`, with one note of what was before."""
+        return self.complete(domain, tensors, self.prepared(domain, call, tensors, {}, out, done, 1), done, 2)
 
-    def prepare(
-        self, domain: Domain, call: Call, tensors: Sequence[Any], before: Mapping[int, Array], out: Sequence[Array]
+    def prepared(
+        self,
+        domain: Domain,
+        call: Call,
+        tensors: Sequence[Any],
+        before: Mapping[int, Array],
+        out: Sequence[Array],
+        done: list[Any],
+        at: int,
     ) -> list[Any]:
-        """Every entry of the plan, from what the program computed."""
-        made = self.recording.plan.build(domain, call, out)
-        self.finish(domain, made, self.attach(domain, tensors, before, made, out))
-        return made
+        """Every entry of the plan, from what the program computed: made once, and kept at `done[at]`."""
+        if len(done) == at:
+            made = self.recording.plan.build(domain, call, out)
+            self.finish(domain, made, self.attach(domain, tensors, before, made, out))
+            done.append(made)
+        return done[at]
 
-    def complete(self, domain: Domain, tensors: Sequence[Any], made: Sequence[Any]) -> Any:
-        """The call's result, after `.grad` slots are set and effects run."""
+    def complete(self, domain: Domain, tensors: Sequence[Any], made: Sequence[Any], done: list[Any], at: int) -> Any:
+        """The call's result, after `.grad` slots are set and effects run, which are noted from `done[at]` on."""
         rec = self.recording
         for owner, value in rec.grads:
             domain.set_grad(made[owner], None if value is None else made[value])
         if rec.deeds:
-            replay.run(rec.deeds, made, rec.steady, tensors)
+            replay.run(rec.deeds, made, rec.steady, tensors, done, at)
         return made[rec.root]
 
     def ready(self, domain: Domain, call: Call) -> tuple[list[Any], list[Array]] | str:
@@ -182,6 +207,14 @@ class Trace:
             return True
         self.checked = tuple(map(weakref.ref, arrays))
         return False
+
+
+def own(out: Sequence[Array]) -> Sequence[Array]:
+    """Outputs for a caller to keep: one value computed for two of them is two arrays all the same, and a constant is
+    new in every call."""
+    if len({id(a) for a in out}) == len(out) and all(a.flags.writeable for a in out):
+        return out
+    return tuple(a.copy() if not a.flags.writeable or any(a is b for b in out[:i]) else a for i, a in enumerate(out))
 
 
 def resolve(domain: Domain, rec: Recording, call: Call) -> list[Any] | None:

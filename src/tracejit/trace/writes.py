@@ -130,9 +130,9 @@ def present(r: Recorder, kind: str, owner: Any, key: Any, value: Any) -> None:
         r.cell("has", owner, key, True)
 
 
-def store_contents(cell: Any, value: Any) -> None:
-    """The variable in a closure cell becomes `value`."""
-    cell.cell_contents = value
+store_contents: Any = types.CellType.__dict__[
+    "cell_contents"
+].__set__  # (cell, value): written in C, as all effects are
 
 
 def hashable_key(r: Recorder, key: Any) -> Any:

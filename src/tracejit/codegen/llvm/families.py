@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tracejit.codegen.extents import Values, solver, special, symbolic_shapes
 from tracejit.codegen.llvm import plan as plans
 from tracejit.codegen.llvm.native import Native, assemble, lay_out
-from tracejit.codegen.result import Checks, Miss
+from tracejit.codegen.result import Begun, Checks, Miss
 from tracejit.errors import BackendError, InconclusiveDim
 from tracejit.ir.graph import Graph
 from tracejit.ir.op import Array
@@ -64,6 +64,13 @@ class Family:
         return next((e.host_ops for e in reversed(self.known.values())), ())
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[Array, ...] | Miss:
+        return self._member_for(arrays)(arrays)
+
+    def begin(self, arrays: Sequence[Array]) -> Begun | Miss:
+        """See `codegen.compile.Executable`."""
+        return self._member_for(arrays).begin(arrays)
+
+    def _member_for(self, arrays: Sequence[Array]) -> Native:
         values = self._solve(arrays)
         key = tuple(values.items())
         if (executable := self.known.get(key)) is None:
@@ -75,7 +82,7 @@ class Family:
         before, self._latest = self._latest, executable
         if before is not None and before is not executable and before.arena_bytes > LARGE:
             before.rest()
-        return executable(arrays)
+        return executable
 
     def at(self, arrays: Sequence[Array]) -> Native | None:
         """What runs these arrays, if there were such before."""

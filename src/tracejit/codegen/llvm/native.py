@@ -17,7 +17,7 @@ import numpy as np
 from tracejit.cached import cached_property
 from tracejit.codegen.llvm import plan as plans
 from tracejit.codegen.llvm.plan import Host, Plan, Segment
-from tracejit.codegen.result import Checks, Miss, own, same_bits
+from tracejit.codegen.result import Checks, Copies, Miss, own, same_bits
 from tracejit.errors import BackendError
 from tracejit.ir.graph import Graph, run
 from tracejit.ir.op import Array
@@ -93,9 +93,9 @@ class Native:
         self.host_ops = tuple(p.name for p in plan.parts if isinstance(p, Host))
         symbols = dict.fromkeys(s.name for p in plan.parts if isinstance(p, Segment) for s in p.steps)
         self._code = engine.link(plan.objects, tuple(symbols))
-        self._parts = [p if isinstance(p, Host) else self._program(p) for p in plan.parts]
+        self.parts = [p if isinstance(p, Host) else self._program(p) for p in plan.parts]
         self._targets = frozenset(plan.targets)
-        self._is_plain = len(self._parts) == 1 and isinstance(self._parts[0], Program) and not plan.late_checks
+        self._is_plain = len(self.parts) == 1 and isinstance(self.parts[0], Program) and not plan.late_checks
         self._seen: list[Seen | None] = [None] * len(plan.params)  # the arrays of the last call that were fit to use
         self._param_types, self.output_types, self.temp_types = (
             [array_type(t) for t in types] for types in (plan.params, plan.outputs, plan.temps)
@@ -108,7 +108,7 @@ class Native:
     @property
     def plain(self) -> Program | None:
         """The program that is all there is to run; None where host steps or their checks come between."""
-        program = self._parts[0] if self._is_plain else None
+        program = self.parts[0] if self._is_plain else None
         return program if isinstance(program, Program) else None
 
     @property
@@ -142,50 +142,28 @@ class Native:
     @property
     def arena_bytes(self) -> int:
         """Of memory that a call needs beside its arrays."""
-        return sum(p.arena_bytes for p in self._parts if isinstance(p, Program))
+        return sum(p.arena_bytes for p in self.parts if isinstance(p, Program))
 
     def rest(self) -> None:
         """Keep no memory between calls, until the next one."""
-        for p in self._parts:
+        for p in self.parts:
             if isinstance(p, Program):
                 p.rest()
 
     # ------------------------------------------------------------ call
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[Array, ...] | Miss:
-        bound, restore = self._bind(arrays)
-        outputs = [buffer.empty(shape, dtype) for shape, dtype in self.output_types]
-        # What the program sees, in the order of externals; host steps fill in what they make.
-        places = [
-            *bound,
-            *self.plan.constants,
-            *outputs,
-            *(buffer.empty(shape, dtype) for shape, dtype in self.temp_types),
-        ]
-        if self._is_plain:
-            if (failed := self._parts[0].run_arrays(places)) >= 0:  # type: ignore[union-attr]
-                return self._miss(self.plan.parts[0].numbers[failed], places)  # type: ignore[union-attr]
-        elif (miss := self._run(places)) is not None:
-            return miss
-        for target, value in restore:
-            np.copyto(target, value)
-        first = self.plan.first_output
-        return tuple(places[first : first + len(outputs)])
+        begun = self.begin(arrays)
+        return begun if isinstance(begun, Miss) else begun.go_on([])
 
-    def _run(self, places: list[Array]) -> Miss | None:
-        """Parts in turn, and the checks that wait for none or for a host step."""
-        if (miss := self._late_check(-1, places)) is not None:
-            return miss
-        for k, (part, program) in enumerate(zip(self.plan.parts, self._parts)):
-            if isinstance(program, Program):
-                if (failed := program.run_arrays(places)) >= 0:
-                    assert isinstance(part, Segment)
-                    return self._miss(part.numbers[failed], places)
-                continue
-            host(program, places)
-            if (miss := self._late_check(k, places)) is not None:
-                return miss
-        return None
+    def begin(self, arrays: Sequence[Array]) -> Running | Miss:
+        """See `codegen.compile.Executable`."""
+        bound, restore = self._bind(arrays)
+        # What the program sees, in the order of externals; host steps fill in what they make.
+        types = (*self.output_types, *self.temp_types)
+        places = [*bound, *self.plan.constants, *(buffer.empty(shape, dtype) for shape, dtype in types)]
+        miss = self.late_check(-1, places) if self.plan.late_checks else None
+        return Running(self, places, restore) if miss is None else miss
 
     def _bind(self, arrays: Sequence[Array]) -> tuple[Sequence[Array], list[tuple[Array, Array]]]:
         """Arrays as the program wants them, and the pairs (target, result) to copy when it has run.
@@ -238,14 +216,48 @@ class Native:
                 if mine[1] < other[2] and other[1] < mine[2]:
                     bound[k] = bound[k].copy()
 
-    def _late_check(self, part: int, places: Sequence[Array]) -> Miss | None:
+    def late_check(self, part: int, places: Sequence[Array]) -> Miss | None:
+        """The first check that fails of those that wait for a part that is no program."""
         for k in self.plan.late_checks.get(part, ()):
             if not same_bits(places[self.plan.checked[k]].reshape(()), self.checks[k][1]):
-                return self._miss(k, places)
+                return self.miss(k, places)
         return None
 
-    def _miss(self, check: int, places: Sequence[Array]) -> Miss:
+    def miss(self, check: int, places: Sequence[Array]) -> Miss:
+        """What a check that failed saw."""
         return Miss(check, places[self.plan.checked[check]].reshape(())[()])
+
+
+class Running:
+    """A call with its memory: the parts in turn, then results are copied to where the program could not write, pairs
+    (target, result)."""
+
+    __slots__ = ("native", "places", "restore")
+
+    def __init__(self, native: Native, places: list[Array], restore: Sequence[tuple[Array, Array]]) -> None:
+        self.native, self.places, self.restore = native, places, restore
+
+    @property
+    def steps(self) -> int:
+        return len(self.native.parts) + len(self.restore)
+
+    def go_on(self, done: list[Any]) -> tuple[Array, ...] | Miss:
+        native, places = self.native, self.places
+        for k, (part, program) in enumerate(zip(native.plan.parts, native.parts)):
+            if isinstance(part, Segment) and isinstance(program, Program):
+                if k == len(done):
+                    program.run_arrays(places, done)
+                if done[k] >= 0:
+                    return native.miss(part.numbers[done[k]], places)
+            elif isinstance(part, Host) and k == len(done):
+                host(part, places)
+                done.append(None)
+            if native.plan.late_checks and (miss := native.late_check(k, places)) is not None:
+                return miss
+        if self.restore:
+            Copies((), self.restore).go_on(done, len(native.parts))
+        first = native.plan.first_output
+        return tuple(places[first : first + len(native.output_types)])
 
 
 def array_type(t: TensorType) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -23,7 +23,7 @@ from numpy.lib.stride_tricks import as_strided
 from tracejit.codegen.kernel import sizes
 from tracejit.codegen.numba import scalar
 from tracejit.codegen.numba.source import FUNCTIONS, SCALAR, Source, points, supports, write
-from tracejit.codegen.result import Checks, Miss, own, same_bits
+from tracejit.codegen.result import Checks, Copies, Miss, own, same_bits
 from tracejit.codegen.schedule import Call, Launch, Schedule, schedule
 from tracejit.codegen.views import View, view
 from tracejit.ir.dtype import DType
@@ -209,6 +209,11 @@ class Compiled:
         return out
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[Array, ...] | Miss:
+        begun = self.begin(arrays)
+        return begun if isinstance(begun, Miss) else begun.go_on([])
+
+    def begin(self, arrays: Sequence[Array]) -> Copies | Miss:
+        """See `codegen.compile.Executable`."""
         arrays = [np.asarray(a) for a in arrays]
         values: dict[Node, Any] = {**self._given, **dict(zip(self.graph.params, arrays, strict=True))}
         for step, dead in zip(self.steps, self._dead, strict=True):
@@ -226,9 +231,7 @@ class Compiled:
             outputs.append(results[i].copy() if base in taken else results[i])
             taken.add(base)
         new = [(arrays[j], own(results[i], arrays)) for i, j in self.updates.items()]
-        for target, value in new:
-            np.copyto(target, value)
-        return tuple(outputs)
+        return Copies(tuple(outputs), new)
 
 
 def host(call: Call, values: Mapping[Node, Any]) -> dict[Node, Any]:
