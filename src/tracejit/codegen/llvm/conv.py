@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tracejit.codegen.llvm.matmul import Call, blocks, kernel, round_up
-from tracejit.codegen.llvm.text import Function, Module, Type, Value, i64, ptr
+from tracejit.codegen.llvm.text import OUTER, Function, Module, Slots, Type, Value, i64, ptr
 from tracejit.codegen.llvm.tile import (
     ACCUMULATE,
     Tiling,
@@ -292,18 +292,19 @@ def _layout(s: dict[str, Value], name: str) -> Value:
     return s["copied"].ne(0).select(s["p_" + name], s["x_" + name])
 
 
-def _part(module: Module, name: str, extra: Mapping[str, Type]) -> tuple[Function, dict[str, Value]]:
-    """Begin a function that both kernels call, with all their arguments; LLVM's time grows faster than a function."""
-    f = module.function(name, None, {"args": ptr, "scratch": ptr, **extra}, "internal nounwind")
-    s = {"args": f.args[0], "scratch": f.args[1]} | dict(zip(extra, f.args[2:], strict=True))
-    for i, slot in enumerate((*_POINTERS, *_INTEGERS)):
-        s[slot] = f.load(i64 if i >= len(_POINTERS) else ptr, f.element(f.args[0], i, i64))
+def _part(
+    module: Module, name: str, extra: Mapping[str, Type], attributes: str = "nounwind"
+) -> tuple[Function, dict[str, Value]]:
+    """Begin a function that a kernel calls, with all its arguments; LLVM's time grows faster than a function."""
+    f = module.function(name, None, {"args": ptr, "scratch": ptr, **extra}, f"internal {attributes}")
+    s = Slots(f, f.args[0], dict.fromkeys(_POINTERS, ptr) | dict.fromkeys(_INTEGERS, i64))
+    s.update(zip(("args", "scratch", *extra), f.args, strict=True))
     return f, s
 
 
 def _define_k_tables(module: Module) -> None:
     """kx[k], kw[k]: where (c, q) lies in x and in w. kx counts channels from the first that was copied."""
-    f, s = _part(module, "fill_k_tables", {"channels": i64})
+    f, s = _part(module, "fill_k_tables", {"channels": i64}, OUTER)  # its time is that of divisions
     layout, channels = _layouts(f, s), s["channels"]
     kx, kw = _area(f, s, "kx"), _area(f, s, "kw")
     with f.loop(0, s["window_w"]) as qw:
@@ -328,13 +329,13 @@ def _layouts(f: Function, s: dict[str, Value]) -> dict[str, Value]:
 # ---------------------------------------------------------------- the padded copy
 
 
-def _clear(f: Function, t: Tiling, base: Value, count: Value) -> None:
-    with f.loop(0, count, t.lanes) as i:
-        f.store(f.value(0.0, t.vector), f.element(base, i, t.scalar))
-
-
 def _define_copy(module: Module, t: Tiling) -> None:
-    """Copy some images x channels into their places; the zeros around and between them are there already."""
+    """Fill the copy with zeros, and copy some images x channels into their places among them."""
+    f, s = _part(module, "clear_copy", {})
+    copy, zeros = _area(f, s, "copy"), f.value(0.0, t.vector)
+    with f.loop(0, s["copy_size"] + 2 * t.columns, t.lanes) as i:
+        f.store(zeros, f.element(copy, i, t.scalar))
+    f.ret()
     f, s = _part(module, "copy_padded", {"source": ptr, "count": i64, "channels": i64})
     source, copy = s["source"], _area(f, s, "copy")
     plain = s["base_w"].eq(1) & s["x_w"].eq(1)
@@ -404,7 +405,8 @@ def _record(t: Tiling) -> int:
 def _define_conv(module: Module, t: Tiling, name: str) -> None:
     _define_columns(module, t)
     _define_gather(module, t)
-    f, s = kernel(module, name, _POINTERS, _INTEGERS)
+    _define_spread(module, t)
+    f, s = kernel(module, name, _POINTERS, _INTEGERS, OUTER)
     args = f.args[0], s["scratch"]
     f.call("fill_k_tables", None, *args, s["c"])
     with f.loop(0, s["o"]) as o:
@@ -412,7 +414,7 @@ def _define_conv(module: Module, t: Tiling, name: str) -> None:
     f.call("fill_columns", None, *args)
     copied = s["copied"].ne(0)
     with f.when(copied):
-        _clear(f, t, _area(f, s, "copy"), s["copy_size"] + 2 * t.columns)
+        f.call("clear_copy", None, *args)
     parts, lo, hi = s["parts"], s["lo"], s["hi"]
     with f.loop(lo // parts, (hi + parts - 1) // parts) as chunk:
         g, n0 = chunk // s["chunks"], chunk % s["chunks"] * s["images"]
@@ -501,6 +503,14 @@ def _columns(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...
                     f.element(panels, (j - j0) * kb, t.scalar), f.value(t.columns, i64),
                     c, c_row, valid, flags, f.element(bias, row, t.scalar), indexed=True,
                 )  # fmt: skip
+    f.call("spread", None, f.args[0], s["scratch"], y, j0, j1)
+
+
+def _define_spread(module: Module, t: Tiling) -> None:
+    """Put the panels among columns j0..j1 whose columns do not lie side by side in y into their places there."""
+    f, s = _part(module, "spread", {"y": ptr, "j0": i64, "j1": i64})
+    y, j0, j1 = f.args[2:]
+    places, corner, o = _area(f, s, "places"), _area(f, s, "c"), s["o"]
     with f.loop(j0, j1, t.columns) as j:
         valid = f.minimum(j1 - j, t.columns)
         place = f.load(i64, f.element(places, j, i64))
@@ -511,6 +521,7 @@ def _columns(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...
             with f.loop(0, valid) as lane:
                 at = f.load(i64, f.element(places, j + lane, i64))
                 f.store(f.load(t.scalar, f.element(source, lane, t.scalar)), f.element(target, at, t.scalar))
+    f.ret()
 
 
 def _define_gather(module: Module, t: Tiling) -> None:
@@ -556,16 +567,17 @@ def _define_gather(module: Module, t: Tiling) -> None:
 
 
 def _define_rows(module: Module, t: Tiling, name: str) -> None:
-    f, s = kernel(module, name, _POINTERS, _INTEGERS)
+    _define_row_table(module)
+    _define_store(module, t)
+    f, s = kernel(module, name, _POINTERS, _INTEGERS, OUTER)
     args = f.args[0], s["scratch"]
     f.call("fill_k_tables", None, *args, s["images"])
-    _fill_rows(f, s, _layouts(f, s))
+    f.call("fill_rows", None, *args)
     copied = s["copied"].ne(0)
     with f.when(copied):
-        _clear(f, t, _area(f, s, "copy"), s["copy_size"] + 2 * t.columns)
+        f.call("clear_copy", None, *args)
     window = s["window_d"] * s["window_h"] * s["window_w"]
-    wide = (s["o"] + t.columns - 1) // t.columns * t.columns
-    corner = _area(f, s, "c")
+    wide = _wide(s, t)
     with f.loop(s["lo"], s["hi"]) as unit:
         g, n0 = unit // s["chunks"], unit % s["chunks"] * s["part"]
         images = f.minimum(s["n"] - n0, s["part"])
@@ -580,17 +592,32 @@ def _define_rows(module: Module, t: Tiling, name: str) -> None:
             source = copied.select(_area(f, s, "copy"), first)
             _rows(f, t, s, (source, w, c0 * window, channels * window, rows, wide))
         y = f.element(s["y"], n0 * s["y_n"] + g * s["y_g"], t.scalar)
-        with f.loop(0, images) as n, f.loop(0, s["pixels"]) as p, f.loop(0, s["o"]) as o:
-            bias = f.element(s["bias"], g * s["o"] + o, t.scalar)
-            value = f.load(t.scalar, f.element(corner, (n * s["pixels"] + p) * wide + o, t.scalar))
-            (value,) = epilogue(f, s["epilogue"], [value], lambda at=bias: [f.load(t.scalar, at)])
-            f.store(value, f.element(y, n * s["y_n"] + o * s["y_o"] + p, t.scalar))
+        f.call("store_rows", None, *args, y, f.element(s["bias"], g * s["o"], t.scalar), images)
     f.ret()
 
 
-def _fill_rows(f: Function, s: dict[str, Value], layout: dict[str, Value]) -> None:
+def _wide(s: dict[str, Value], t: Tiling) -> Value:
+    """Elements of a row of sums: o, up to a whole panel."""
+    return (s["o"] + t.columns - 1) // t.columns * t.columns
+
+
+def _define_store(module: Module, t: Tiling) -> None:
+    """Put the sums of some images into their places in y."""
+    f, s = _part(module, "store_rows", {"y": ptr, "bias": ptr, "images": i64})
+    y, bias, images = f.args[2:]
+    corner, wide = _area(f, s, "c"), _wide(s, t)
+    with f.loop(0, images) as n, f.loop(0, s["pixels"]) as p, f.loop(0, s["o"]) as o:
+        at = f.element(bias, o, t.scalar)
+        value = f.load(t.scalar, f.element(corner, (n * s["pixels"] + p) * wide + o, t.scalar))
+        (value,) = epilogue(f, s["epilogue"], [value], lambda at=at: [f.load(t.scalar, at)])
+        f.store(value, f.element(y, n * s["y_n"] + o * s["y_o"] + p, t.scalar))
+    f.ret()
+
+
+def _define_row_table(module: Module) -> None:
     """rows[r]: where the patch of output (n, pixel) begins."""
-    table, zero = _area(f, s, "rows"), f.value(0, i64)
+    f, s = _part(module, "fill_rows", {})
+    layout, table, zero = _layouts(f, s), _area(f, s, "rows"), f.value(0, i64)
     with f.carrying(0, s["part"], [zero]) as by_n:
         with f.carrying(0, s["out_d"], by_n.carry) as by_d:
             with f.carrying(0, s["out_h"], by_d.carry) as by_h:
@@ -602,13 +629,14 @@ def _fill_rows(f: Function, s: dict[str, Value], layout: dict[str, Value]) -> No
                 by_h.carry = by_w.carry
             by_d.carry = by_h.carry
         by_n.carry = by_d.carry
+    f.ret()
 
 
 def _rows(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...]) -> None:
     """Add the sums over k0 .. k0 + depth to the corner: blocks of k, panels of w in each."""
     source, w, k0, depth, rows, wide = args
     panels, corner, table = _area(f, s, "panel"), _area(f, s, "c"), _area(f, s, "rows")
-    kx, kw, kb, o = _area(f, s, "kx"), _area(f, s, "kw"), s["kb"], s["o"]
+    kx, kb, o = _area(f, s, "kx"), s["kb"], s["o"]
     tiles = (rows + t.rows - 1) // t.rows
     base = rows // tiles
     extra = rows - base * tiles
@@ -628,7 +656,6 @@ def _rows(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...]) 
                 f.element(corner, row * wide + j, t.scalar), wide, f.value(t.columns, i64), flags, s["bias"],
                 indexed=True,
             )  # fmt: skip
-    del kw
 
 
 def _pack_runs(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...]) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracejit.codegen.llvm.text import Function, Module, Type, Value, f32, i64, of, ptr
+from tracejit.codegen.llvm.text import OUTER, Function, Module, Slots, Type, Value, f32, i64, of, ptr
 from tracejit.codegen.llvm.tile import (
     ACCUMULATE,
     Tiling,
@@ -163,19 +163,18 @@ def kernel_texts(dtype: str, vector_bits: int, only: str = "") -> tuple[str, ...
 
 
 def kernel(
-    module: Module, name: str, pointers: Sequence[str], integers: Sequence[str]
+    module: Module, name: str, pointers: Sequence[str], integers: Sequence[str], attributes: str = "nounwind"
 ) -> tuple[Function, dict[str, Value]]:
     """Begin a function of the kernel ABI; its slots by name, and lo, hi and scratch."""
-    f = module.function(name, None, {"args": ptr, "lo": i64, "hi": i64, "scratch": ptr})
-    slots = {"lo": f.args[1], "hi": f.args[2], "scratch": f.args[3]}
-    for i, (slot, type) in enumerate([*((p, ptr) for p in pointers), *((n, i64) for n in integers)]):
-        slots[slot] = f.load(type, f.element(f.args[0], i, i64))
+    f = module.function(name, None, {"args": ptr, "lo": i64, "hi": i64, "scratch": ptr}, attributes)
+    slots = Slots(f, f.args[0], dict.fromkeys(pointers, ptr) | dict.fromkeys(integers, i64))
+    slots.update(lo=f.args[1], hi=f.args[2], scratch=f.args[3])
     return f, slots
 
 
 def _define_matmul(module: Module, t: Tiling, name: str) -> None:
     """Units lo..hi: unit u is part u % parts of matrix u / parts."""
-    f, s = kernel(module, name, _POINTERS, (*_SHAPE, *_STRIDES, *_BLOCKS))
+    f, s = kernel(module, name, _POINTERS, (*_SHAPE, *_STRIDES, *_BLOCKS), OUTER)
     lo, hi, parts, part = s["lo"], s["hi"], s["parts"], s["part"]
     by_column = s["by_column"].ne(0)
     limit = by_column.select(s["n"], s["m"])
@@ -218,7 +217,7 @@ def _define_pack_block(module: Module, t: Tiling) -> None:
 
 def _define_panels(module: Module, t: Tiling, name: str) -> None:
     """Panels lo..hi of B: `columns` columns each, row after row, the last one as `pack` fills it."""
-    f, s = kernel(module, name, ("panels", "b"), ("n", "k", "bk", "bn"))
+    f, s = kernel(module, name, ("panels", "b"), ("n", "k", "bk", "bn"), OUTER)
     with f.loop(s["lo"], s["hi"]) as panel:
         first = panel * t.columns
         target, source = f.element(s["panels"], first * s["k"], t.scalar), f.element(s["b"], first * s["bn"], t.scalar)

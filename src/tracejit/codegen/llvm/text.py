@@ -19,8 +19,25 @@ import struct
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["Function", "Loop", "Module", "Type", "Value", "f32", "f64", "i1", "i8", "i16", "i32", "i64", "of", "ptr"]
+__all__ = [
+    "OUTER",
+    "Function",
+    "Loop",
+    "Module",
+    "Type",
+    "Value",
+    "f32",
+    "f64",
+    "i1",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "of",
+    "ptr",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +287,7 @@ class Function:
         self, module: Module, name: str, result: Type | None, args: Mapping[str, Type], attributes: str
     ) -> None:
         self.module = module
+        self.top: list[str] = []  # what stands before everything else
         self.lines: list[str] = []
         self._count = 0
         self._block = "entry"
@@ -485,7 +503,27 @@ class Function:
 
     def text(self) -> str:
         """The definition."""
-        return "\n".join([self.head, *self.lines, "}"])
+        return "\n".join([self.head, *self.top, *self.lines, "}"])
+
+
+class Slots(dict[str, Value]):
+    """Words behind a pointer by name. Each is loaded once, at the top of the function, when it is first asked for."""
+
+    def __init__(self, f: Function, pointer: Value, types: Mapping[str, Type]) -> None:
+        super().__init__()
+        self.f, self.pointer = f, pointer
+        self.types = {name: (i, type) for i, (name, type) in enumerate(types.items())}
+
+    def __missing__(self, name: str) -> Value:
+        i, type = self.types[name]
+        f, lines = self.f, self.f.lines
+        f.lines = f.top
+        self[name] = value = f.load(type, f.element(self.pointer, i, i64))
+        f.lines = lines
+        return value
+
+
+OUTER: Final = "nounwind noinline optnone"  # of loops around calls that do the work: LLVM takes half the time
 
 
 class Module:
