@@ -11,9 +11,11 @@ import time
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar
+
+from tracejit.records import dataclass
 
 __all__ = ["CHANNELS", "Config", "current", "modes", "override", "period", "update"]
 

@@ -9,7 +9,6 @@ read by affine indices gets memory, and then an anchor of its own.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -22,6 +21,7 @@ from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op, Reduce
 from tracejit.ir.types import TensorType
+from tracejit.records import dataclass
 
 __all__ = ["Anchor", "find_anchors"]
 

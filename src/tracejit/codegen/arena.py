@@ -6,8 +6,9 @@ Best fit over the free gaps, largest first among values that start together; off
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
+
+from tracejit.records import dataclass
 
 __all__ = ["Lifetime", "place"]
 

@@ -7,7 +7,6 @@ a train step keeps its plain form.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -18,6 +17,7 @@ from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import Array, Op
 from tracejit.ir.types import TensorType, Type
+from tracejit.records import dataclass
 
 __all__ = ["Attention", "fuse_attention"]
 

@@ -9,7 +9,6 @@ asks for the reshape's input to be stored.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tracejit.codegen.kernel import scalars
@@ -20,6 +19,7 @@ from tracejit.ir.index import Index
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.ir.types import TensorType, Type
+from tracejit.records import dataclass
 
 __all__ = ["Fetch", "NeedMemory", "expand", "fill"]
 

@@ -10,7 +10,6 @@ its result is, so the operand need not be kept for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import Array, Op, Param
 from tracejit.ir.types import TensorType, Type
+from tracejit.records import dataclass
 
 __all__ = ["FusedConv", "FusedMatMul", "along", "fuse_epilogues"]
 

@@ -8,7 +8,7 @@ rows (softmax, layer_norm, batch_norm, cross entropy). Groups and calls depend o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tracejit.codegen.anchor import Anchor
 from tracejit.codegen.element import Fetch
@@ -19,6 +19,7 @@ from tracejit.ir.dim import same_shape
 from tracejit.ir.index import Axis
 from tracejit.ir.node import Node
 from tracejit.ir.op import Item, Param
+from tracejit.records import dataclass
 
 __all__ = ["ROW_BYTES", "Group", "Grouping", "group"]
 

@@ -22,7 +22,7 @@ never named.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import prod
 from typing import Any
 
@@ -35,6 +35,7 @@ from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.ir.types import TensorType, Type
 from tracejit.ops.loop import Inside, Position
+from tracejit.records import dataclass
 
 __all__ = [
     "COST",

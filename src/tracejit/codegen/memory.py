@@ -7,7 +7,7 @@ copy of a stored value is that value. All else is pulled into its readers. When 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from tracejit.codegen.kernel import COST, guess
@@ -18,6 +18,7 @@ from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import ArrayConst, Item, Op, Param
 from tracejit.ir.types import TupleType
+from tracejit.records import dataclass
 
 __all__ = ["OVER_AXES", "REDUCTIONS", "SAME", "Match", "Memory", "Supports", "choose"]
 

@@ -6,7 +6,6 @@ Everything stays affine. Where an index would have to be divided, `NeedSplit` na
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
@@ -17,6 +16,7 @@ from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.ir.types import TensorType, Type
+from tracejit.records import dataclass
 
 __all__ = [
     "At",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import call
 from typing import Any, Protocol
@@ -11,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tracejit.ir.op import Array
+from tracejit.records import dataclass
 
 __all__ = ["Begun", "Checks", "Copies", "Miss", "own", "same_bits"]
 

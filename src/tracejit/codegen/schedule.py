@@ -16,7 +16,6 @@ Here the kernels become launches, all other nodes calls, in an order that respec
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
 from typing import Any
 
 from tracejit.codegen.anchor import find_anchors
@@ -31,6 +30,7 @@ from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import Item
 from tracejit.ir.types import TupleType
+from tracejit.records import dataclass
 
 __all__ = ["Call", "Launch", "Match", "Schedule", "Supports", "schedule"]
 

@@ -7,12 +7,12 @@ that pads as it reads.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tracejit.codegen.place import Hole, NeedSplit, flatten, key, operands, reshaped
 from tracejit.ir.dim import Extent, Shape, at_least, same, same_shape, substitute
 from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
+from tracejit.records import dataclass
 
 __all__ = ["Padding", "View", "is_zero", "padded_view", "view"]
 

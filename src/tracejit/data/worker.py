@@ -21,12 +21,12 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import numpy as np
 
+from tracejit.records import dataclass
 from tracejit.tensor import Tensor
 from tracejit.tensor.creation import from_numpy
 from tracejit.tensor.random import manual_seed

@@ -17,7 +17,6 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +30,7 @@ from tracejit.ir.parser import parse
 from tracejit.ir.printer import to_text_with_arrays
 from tracejit.ir.types import TensorType
 from tracejit.ir.verify import verify
+from tracejit.records import dataclass
 from tracejit.runtime.files import replace_file
 
 __all__ = ["FORMAT", "Archive", "Check", "read", "write"]

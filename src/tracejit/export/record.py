@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 from tracejit.errors import ExportError
@@ -21,6 +20,7 @@ from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import Array
 from tracejit.ir.types import TensorType
+from tracejit.records import dataclass
 from tracejit.tensor import Tensor
 from tracejit.tensor.random import default_generator
 from tracejit.tensor.tape import tape_position, user_line

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from tracejit.errors import ExportError, FormatError
+from tracejit.records import dataclass
 
 __all__ = [
     "Fields",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from fractions import Fraction
 from typing import Any, cast
 
@@ -29,6 +29,7 @@ from tracejit.ir.op import Array, ArrayConst, Op, attribute_key
 from tracejit.ir.printer import fingerprint
 from tracejit.ir.types import TensorType
 from tracejit.passes.bind import bind
+from tracejit.records import dataclass
 
 __all__ = ["Recording", "Sizes", "generalise", "sizes_to_record"]
 

@@ -7,12 +7,13 @@ NumPy has no bfloat16: ml_dtypes brings it, imported when its dtype is first ask
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from tracejit import config
+from tracejit.records import dataclass
 
 __all__ = [
     "ALL", "BY_NAME", "DType", "bfloat16", "bool_", "default", "float16", "float32", "float64", "from_numpy",

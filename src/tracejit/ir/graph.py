@@ -7,13 +7,13 @@ domain.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tracejit.cached import cached_property
 from tracejit.ir.node import Node
 from tracejit.ir.op import Item, Op, Param
 from tracejit.ir.types import TensorType
+from tracejit.records import dataclass
 
 __all__ = ["Graph", "Range", "evaluate", "expand", "param", "rebuild", "run"]
 

@@ -7,9 +7,9 @@ need division materialises its input instead.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tracejit.ir.dim import Extent
+from tracejit.records import dataclass
 
 __all__ = ["Axis", "Index"]
 

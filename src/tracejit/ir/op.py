@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -22,6 +22,7 @@ import numpy as np
 from tracejit.cached import cached_property
 from tracejit.ir.dim import Dim, Extent
 from tracejit.ir.types import TensorType, TupleType, Type
+from tracejit.records import dataclass
 
 if TYPE_CHECKING:
     from tracejit.ir.index import Index

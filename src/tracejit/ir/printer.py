@@ -17,7 +17,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tracejit.ir.dim import Dim
@@ -26,6 +26,7 @@ from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import Array, ArrayConst, Item, Op, Param, attribute_key
 from tracejit.ir.types import TensorType, TupleType
+from tracejit.records import dataclass
 
 __all__ = ["clean_name", "excerpt", "fingerprint", "to_text", "to_text_with_arrays"]
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from tracejit.ir.dim import Dim, Extent, at_least, quotient, substitute, symbols
 from tracejit.ir.op import Op
 from tracejit.ir.types import TensorType
+from tracejit.records import dataclass
 
 __all__ = ["Condition", "Scope", "SymInt", "lifted"]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tracejit.ir.dim import Dim, Extent, Shape, product, same
 from tracejit.ir.dtype import DType
+from tracejit.records import dataclass
 
 __all__ = ["TensorType", "TupleType", "Type", "same_type"]
 

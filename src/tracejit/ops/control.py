@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from tracejit.ir.graph import Graph, param, run
 from tracejit.ir.node import Node
 from tracejit.ir.op import Array, At, Op, Reader, Sample
 from tracejit.ir.types import TensorType, TupleType, Type, same_type
+from tracejit.records import dataclass
 
 __all__ = ["Loop", "StopGradient", "ToDevice", "stop_gradient", "to_device"]
 

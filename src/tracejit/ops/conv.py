@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from tracejit.ir.types import TensorType, Type
 from tracejit.ops.address import shifted
 from tracejit.ops.movement import flip, pad, transpose, window_view, windows
 from tracejit.ops.pointwise import TOLERANCE, compute
+from tracejit.records import dataclass
 
 __all__ = ["Conv", "conv"]
 

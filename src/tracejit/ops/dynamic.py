@@ -4,7 +4,6 @@ recording guards on what was seen, so a wrong extent never reaches a user."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from tracejit.errors import OpError
 from tracejit.ir import dtype as dt
 from tracejit.ir.op import Array, Op, Sample
 from tracejit.ir.types import TensorType, Type
+from tracejit.records import dataclass
 
 __all__ = ["Nonzero"]
 

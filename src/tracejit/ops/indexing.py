@@ -7,7 +7,6 @@ of the indices, so "set" keeps the last and "add" is the same sum every time. 2-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from tracejit.ops.address import as_node, clamped, pick, shifted, within
 from tracejit.ops.movement import broadcast, is_fixed, reshape
 from tracejit.ops.pointwise import eq, select
 from tracejit.ops.source import const, iota, zeros_like
+from tracejit.records import dataclass
 
 __all__ = [
     "DynamicSlice", "DynamicUpdateSlice", "Scatter", "ScatterAlong", "Take", "TakeAlong",

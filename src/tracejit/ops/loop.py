@@ -8,7 +8,6 @@ buffer is legal only under `select(inside(...), load, other)`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from tracejit.ir.node import Node
 from tracejit.ir.op import Array, Op
 from tracejit.ir.types import TensorType, Type
 from tracejit.ops.random_words import LOW, philox
+from tracejit.records import dataclass
 
 __all__ = ["Inside", "Position", "RandomWord", "inside", "position", "random_word"]
 

@@ -7,7 +7,6 @@ cost nothing at all: `element` only rewrites the index.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from tracejit.ir.types import TensorType, Type
 from tracejit.ops.address import as_node, clamped, divided, linear, merged, pick, shifted, split, within
 from tracejit.ops.pointwise import eq, select
 from tracejit.ops.source import const, ints, zeros_like
+from tracejit.records import dataclass
 
 __all__ = [
     "Broadcast", "Concat", "Flip", "Fold", "Pad", "Reshape", "Slice", "Transpose", "Unfold", "UpdateSlice",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +17,7 @@ from tracejit.ops.movement import broadcast, flip
 from tracejit.ops.pointwise import TOLERANCE, compute, eq, select
 from tracejit.ops.reduce import reduce_sum
 from tracejit.ops.source import const, iota, zeros_like
+from tracejit.records import dataclass
 
 __all__ = ["CumMax", "CumProd", "CumSum", "Sort", "cummax", "cumprod", "cumsum", "sort"]
 

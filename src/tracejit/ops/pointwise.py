@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -23,6 +22,7 @@ from tracejit.ir.op import Array, At, Op, Reader, Sample
 from tracejit.ir.types import TensorType, Type, same_type
 from tracejit.ops import special
 from tracejit.ops.source import const, zeros_like
+from tracejit.records import dataclass
 
 __all__ = [
     "Abs", "Add", "Atan2", "BitAnd", "BitNot", "BitOr", "BitXor", "Cast", "Ceil", "Cos", "Div", "Eq", "Erf", "Exp",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +21,7 @@ from tracejit.ir.types import TensorType, Type
 from tracejit.ops.movement import broadcast, concat, inverse, is_fixed, reshape, slice_axis, transpose
 from tracejit.ops.pointwise import TOLERANCE, cast, compute, eq, select
 from tracejit.ops.source import const, zeros_like
+from tracejit.records import dataclass
 
 __all__ = [
     "ArgMax", "ArgMin", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "argmax", "argmin",

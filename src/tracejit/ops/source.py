@@ -7,7 +7,6 @@ instead of loading them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from tracejit.ir.types import TensorType, Type
 from tracejit.ops.address import as_node, linear
 from tracejit.ops.loop import random_word
 from tracejit.ops.random_words import LOW, philox
+from tracejit.records import dataclass
 
 __all__ = ["ArrayConst", "Const", "Iota", "RandomBits", "const", "full", "iota", "philox", "random_bits", "zeros_like"]
 

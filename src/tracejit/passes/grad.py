@@ -7,7 +7,7 @@ again. Only nodes on a way from `wrt` to the results are asked: integers, `stop_
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tracejit.errors import AutogradError, IRError
 from tracejit.ir.graph import Graph, param
@@ -18,6 +18,7 @@ from tracejit.ir.types import TupleType, same_type
 from tracejit.ops.pointwise import Add
 from tracejit.ops.source import full
 from tracejit.passes.rewrite import relocate
+from tracejit.records import dataclass
 
 __all__ = ["grad", "pullback", "vjp_graph"]
 

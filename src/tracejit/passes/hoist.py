@@ -12,7 +12,7 @@ Sums over turns are added up in another order than turn by turn, which changes t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tracejit.ir.graph import Graph, expand, param
 from tracejit.ir.node import Node
@@ -25,6 +25,7 @@ from tracejit.ops.pointwise import Add, Pointwise
 from tracejit.ops.reduce import ReduceSum
 from tracejit.passes.rollup import lifted
 from tracejit.passes.sections import VIEWS
+from tracejit.records import dataclass
 
 __all__ = ["hoist"]
 

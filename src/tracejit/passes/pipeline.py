@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tracejit import config
@@ -26,6 +26,7 @@ from tracejit.passes.hoist import hoist
 from tracejit.passes.rewrite import rewrite
 from tracejit.passes.rollup import roll_up
 from tracejit.passes.stack import stack_many, stack_pieces
+from tracejit.records import dataclass
 
 __all__ = ["EXACT", "PASSES", "PIPELINE", "ROLLING", "RULES", "Pass", "optimize"]
 

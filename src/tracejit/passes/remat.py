@@ -18,7 +18,7 @@ Constants are computed again wherever they are read.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 from tracejit.errors import IRError
@@ -27,6 +27,7 @@ from tracejit.ir.graph import Graph, Range
 from tracejit.ir.graph import param as new_param
 from tracejit.ir.node import Node
 from tracejit.ir.types import TensorType, TupleType
+from tracejit.records import dataclass
 
 __all__ = ["Split", "split"]
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any
 
@@ -31,6 +31,7 @@ from tracejit.ir.node import Node
 from tracejit.ir.op import ArrayConst, Op, Param, attribute_key, same_op
 from tracejit.ir.types import TensorType, same_type
 from tracejit.ops.source import Const
+from tracejit.records import dataclass
 
 __all__ = ["Bool", "Pattern", "PatternRule", "RootRule", "Rule", "relocate", "rewrite", "rule", "rule_on"]
 

@@ -9,7 +9,7 @@ program's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tracejit.ir.graph import Graph, param
@@ -18,6 +18,7 @@ from tracejit.ir.op import ArrayConst, Item, Op
 from tracejit.ops.control import Loop
 from tracejit.ops.movement import Flip, Reshape, Slice, Transpose
 from tracejit.passes.sections import FEWEST, VIEWS, Edge, Program, Relation, Section, edge, find
+from tracejit.records import dataclass
 
 __all__ = ["lifted", "roll_up"]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op, Param, attribute_key, results, same_op
 from tracejit.ir.types import TensorType, TupleType
+from tracejit.records import dataclass
 
 __all__ = ["Edge", "Program", "Relation", "Section", "edge", "find", "read"]
 

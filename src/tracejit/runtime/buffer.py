@@ -10,12 +10,13 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
+
+from tracejit.records import dataclass
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -26,7 +26,6 @@ import threading
 import types
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -34,6 +33,7 @@ import numpy as np
 
 from tracejit import config
 from tracejit.errors import BackendError
+from tracejit.records import dataclass
 from tracejit.runtime import engine, guards, interpreter, walker
 from tracejit.runtime.entry import builtin
 from tracejit.runtime.forks import building

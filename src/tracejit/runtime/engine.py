@@ -12,7 +12,6 @@ import importlib.util
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -22,6 +21,7 @@ from weakref import WeakValueDictionary
 
 from tracejit.errors import BackendError
 from tracejit.importing import bring
+from tracejit.records import dataclass
 from tracejit.runtime import store
 from tracejit.runtime.forks import building, hold
 from tracejit.runtime.loader import Image, load

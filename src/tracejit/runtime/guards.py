@@ -19,13 +19,13 @@ import types
 import weakref
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 import numpy as np
 
 from tracejit.errors import BackendError
+from tracejit.records import dataclass
 from tracejit.runtime import engine
 from tracejit.runtime.entry import builtin
 

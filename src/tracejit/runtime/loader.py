@@ -12,9 +12,11 @@ import mmap
 import struct
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any
+
+from tracejit.records import dataclass
 
 __all__ = ["Image", "load"]
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from tracejit.errors import BackendError
+from tracejit.records import dataclass
 from tracejit.runtime import buffer, entry, team
 from tracejit.runtime.walker import BATCH, BIND, FRAME, LOOP, MOVE, PROGRAM, STEP, native
 

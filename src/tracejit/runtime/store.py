@@ -12,12 +12,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 from tracejit import config, logs
+from tracejit.records import dataclass
 from tracejit.runtime.files import replacing
 from tracejit.runtime.forks import building
 

@@ -17,10 +17,10 @@ from __future__ import annotations
 import ctypes
 import platform
 import sys
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+from tracejit.records import dataclass
 from tracejit.runtime import engine
 from tracejit.runtime.engine import Code
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracejit.errors import AutogradError
 from tracejit.ir.op import Op
 from tracejit.ir.types import TensorType
+from tracejit.records import dataclass
 from tracejit.tensor.gradmode import (
     enable_grad,
     grad_mode,

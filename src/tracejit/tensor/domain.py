@@ -17,7 +17,6 @@ own, so that gradients are summed before it, as in eager code.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from tracejit.errors import AutogradError, InPlaceError
 from tracejit.ir.node import Node
 from tracejit.ir.op import Array
 from tracejit.ir.types import TensorType
+from tracejit.records import dataclass
 from tracejit.tensor import autograd
 from tracejit.tensor.gradmode import grad_mode
 from tracejit.tensor.rules import OWN_FIELDS, Context, FunctionNode

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from tracejit.ir.dim import same_shape
 from tracejit.ir.node import broadcast_shapes
 from tracejit.ir.op import Op
 from tracejit.ir.symint import SymInt
+from tracejit.records import dataclass
 from tracejit.tensor.tensor import Tensor, apply, assign, wrap, wrap_scalar
 from tracejit.trace import recorder as recording
 

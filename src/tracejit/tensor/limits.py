@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import ml_dtypes
 import numpy as np
 
 from tracejit.ir import dtype as dt
 from tracejit.ir.dtype import DType
+from tracejit.records import dataclass
 
 __all__ = ["FloatLimits", "IntLimits", "finfo", "iinfo"]
 

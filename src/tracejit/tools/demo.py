@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,6 +24,7 @@ import numpy as np
 import tracejit as tj
 from tracejit.errors import MissingExtra
 from tracejit.nn import functional as F
+from tracejit.records import dataclass
 
 __all__ = ["Net", "compile_seconds", "demo"]
 

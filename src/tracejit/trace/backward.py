@@ -8,7 +8,7 @@ calls have one segment.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tracejit.codegen.compile import Executable, Miss, build
@@ -16,6 +16,7 @@ from tracejit.errors import AutogradError
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.types import TensorType
+from tracejit.records import dataclass
 from tracejit.trace.domain import Array, Domain, Replay
 from tracejit.trace.outputs import Planner, Result, View
 from tracejit.trace.recorder import Recorder, Refused

@@ -25,7 +25,6 @@ while the recording is still open) and `CompiledNode` (the tape entry compiled o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tracejit.errors import InconclusiveDim
@@ -37,6 +36,7 @@ from tracejit.ir.op import Op
 from tracejit.ir.symint import Scope, SymInt, lifted
 from tracejit.ir.types import TensorType
 from tracejit.ops.pointwise import Pointwise, Select
+from tracejit.records import dataclass
 
 __all__ = ["Binding", "Check", "GraphBuilder"]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
+from tracejit.records import dataclass
 
 __all__ = ["Anatomy", "Array", "Domain", "Replay", "Tape", "is_library", "is_recorder"]
 
@@ -17,9 +17,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 # Packages whose Python code reports what it reads to the recorder, so it runs plain. nn, optim, data and all user
 # code are instrumented instead. nn.functional is functions of arguments and modes only.
-_FOLDERS = (
-    "tensor ops ir passes codegen runtime cached config errors importing logs nn.functional nn.parameter trace.builder"
-)
+_FOLDERS = """
+    tensor ops ir passes codegen runtime cached config errors importing logs records nn.functional nn.parameter
+    trace.builder
+"""
 _LIBRARY = frozenset(("tracejit", *(f"tracejit.{name}" for name in _FOLDERS.split())))
 _BELOW = tuple(f"tracejit.{name}." for name in _FOLDERS.split())
 

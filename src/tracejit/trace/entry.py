@@ -16,7 +16,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ import numpy as np
 from tracejit import config
 from tracejit.codegen.llvm.families import Family
 from tracejit.codegen.llvm.native import Native
+from tracejit.records import dataclass
 from tracejit.runtime import buffer, dispatch, guards, interpreter, team
 from tracejit.runtime.dispatch import HERE, NAMES, ZERO, Assembler, Entry, Place, Record
 from tracejit.runtime.forks import building

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Self
 
 from tracejit.ir.printer import to_text
+from tracejit.records import dataclass
 from tracejit.trace.causes import Cause
 from tracejit.trace.guard import Row
 from tracejit.trace.key import describe_key

@@ -25,12 +25,13 @@ import types
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
+from tracejit.records import dataclass
 from tracejit.runtime import guards, store
 from tracejit.runtime.guards import DROP, Chunk, Table
 from tracejit.trace.causes import Cause, advice

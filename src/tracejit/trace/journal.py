@@ -9,8 +9,10 @@ that is looked at as a whole after a write is guarded as it was before the first
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from tracejit.records import dataclass
 
 __all__ = ["Effect", "Journal"]
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tracejit.ir.dim import GENERAL, Extent, Shape, Sym
+from tracejit.records import dataclass
 from tracejit.trace.domain import Domain
 from tracejit.trace.objects import IMMUTABLE, bits, is_namedtuple
 

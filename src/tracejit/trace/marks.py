@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from tracejit.records import dataclass
 from tracejit.trace import computed
 from tracejit.trace.journal import Effect
 from tracejit.trace.objects import IMMUTABLE, bits, describe, elements, is_namedtuple, kind_of

@@ -12,7 +12,6 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.passes.bind import bound_op
+from tracejit.records import dataclass
 from tracejit.trace.domain import Array, Domain
 from tracejit.trace.key import Call
 from tracejit.trace.objects import describe, instance_dict, is_namedtuple

@@ -14,7 +14,6 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.ir.symint import Scope, SymInt
 from tracejit.ops.control import StopGradient
+from tracejit.records import dataclass
 from tracejit.trace.builder import GraphBuilder
 from tracejit.trace.domain import Domain
 from tracejit.trace.journal import Journal

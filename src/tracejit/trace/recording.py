@@ -6,7 +6,6 @@ import logging
 import sys
 import types
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from tracejit import config
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.symint import Condition, Scope
+from tracejit.records import dataclass
 from tracejit.runtime import interrupts
 from tracejit.runtime.forks import building
 from tracejit.trace import confirmed, replay

@@ -12,12 +12,12 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import call
 from typing import Any
 
 from tracejit.errors import CallbackError
+from tracejit.records import dataclass
 from tracejit.trace import marks
 from tracejit.trace.guard import Guard, build
 from tracejit.trace.objects import describe, elements

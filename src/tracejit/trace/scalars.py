@@ -12,12 +12,13 @@ import math
 import operator
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tracejit.ir.dim import substitute
 from tracejit.ir.node import Node
 from tracejit.ir.symint import SymInt
+from tracejit.records import dataclass
 
 __all__ = [
     "EXACT", "FUNCTIONS", "OPAQUE", "RAISING", "SAFE", "Memory", "Numbers", "Opaque", "OpaqueInt", "OpaqueText",

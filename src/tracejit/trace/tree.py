@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from tracejit.cached import cached_property
 from tracejit.codegen.compile import Executable, Miss, build
 from tracejit.ir.graph import Graph
+from tracejit.records import dataclass
 from tracejit.runtime.interrupts import finish, is_foreign
 from tracejit.trace import replay
 from tracejit.trace.backward import Attachment, attach, compile_backward

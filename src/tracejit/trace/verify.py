@@ -13,7 +13,7 @@ one another, node by node, each on the same arrays.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from tracejit.ir.op import Param
 from tracejit.ir.printer import excerpt
 from tracejit.ir.types import TensorType
 from tracejit.passes.bind import bind
+from tracejit.records import dataclass
 from tracejit.trace.domain import Array, Domain
 from tracejit.trace.key import Call
 from tracejit.trace.objects import IMMUTABLE, bits, describe, is_namedtuple

@@ -7,8 +7,6 @@ store of a later stage asks for its place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tracejit.codegen.kernel import Load, Stage, scalars
 from tracejit.codegen.lanes import step
 from tracejit.codegen.llvm.cut import Cut, roots
@@ -17,6 +15,7 @@ from tracejit.codegen.llvm.frame import Frame
 from tracejit.codegen.llvm.position import origin
 from tracejit.ir.dim import same, typical
 from tracejit.ir.index import Index
+from tracejit.records import dataclass
 
 __all__ = ["Ahead", "ahead", "fetch"]
 

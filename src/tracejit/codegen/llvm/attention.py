@@ -8,7 +8,6 @@ scaled down where that maximum grew. Blocks depend on shapes alone, so bits do n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from math import inf
 
@@ -16,6 +15,7 @@ from tracejit.codegen.llvm import vectormath
 from tracejit.codegen.llvm.matmul import Call, blocks, kernel, round_up
 from tracejit.codegen.llvm.text import Function, Module, Value, f32, i32, i64, ptr
 from tracejit.codegen.llvm.tile import ACCUMULATE, Tiling, call_tile, pack_symbol, pack_text, tiles_text, tiling
+from tracejit.records import dataclass
 
 __all__ = ["Heads", "kernel_texts", "plan"]
 

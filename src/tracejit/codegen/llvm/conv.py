@@ -16,7 +16,7 @@ Sums run over k in the same order whatever the split, so results do not depend o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tracejit.codegen.llvm.matmul import Call, blocks, kernel, round_up
@@ -31,6 +31,7 @@ from tracejit.codegen.llvm.tile import (
     pack_text,
     tiling,
 )
+from tracejit.records import dataclass
 
 __all__ = ["Convolution", "Part", "kernel_texts", "parts", "plan"]
 
@@ -406,6 +407,7 @@ def _define_conv(module: Module, t: Tiling, name: str) -> None:
     _define_columns(module, t)
     _define_gather(module, t)
     _define_spread(module, t)
+    _define_group(module, t)
     f, s = kernel(module, name, _POINTERS, _INTEGERS, OUTER)
     args = f.args[0], s["scratch"]
     f.call("fill_k_tables", None, *args, s["c"])
@@ -430,7 +432,7 @@ def _define_conv(module: Module, t: Tiling, name: str) -> None:
         y = f.element(s["y"], n0 * s["y_n"] + g * s["y_g"], t.scalar)
         bias = f.element(s["bias"], g * s["o"], t.scalar)
         with f.loop(first, last, s["group"] * t.columns) as j:
-            _columns(f, t, s, (source, w, y, bias, j, f.minimum(last, j + s["group"] * t.columns)))
+            f.call("group", None, *args, source, w, y, bias, j, f.minimum(last, j + s["group"] * t.columns))
     f.ret()
 
 
@@ -472,9 +474,10 @@ def _define_columns(module: Module, t: Tiling) -> None:
     f.ret()
 
 
-def _columns(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...]) -> None:
+def _define_group(module: Module, t: Tiling) -> None:
     """Columns j0..j1, at most a group of panels: for each block of k gather their patches, then multiply."""
-    source, w, y, bias, j0, j1 = args
+    f, s = _part(module, "group", {"source": ptr, "w": ptr, "y": ptr, "bias": ptr, "j0": i64, "j1": i64})
+    source, w, y, bias, j0, j1 = f.args[2:]
     rows, places, panels, corner = (_area(f, s, a) for a in ("rows", "places", "panel", "c"))
     kx, kw, kb = _area(f, s, "kx"), _area(f, s, "kw"), s["kb"]
     o = s["o"]
@@ -504,6 +507,7 @@ def _columns(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...
                     c, c_row, valid, flags, f.element(bias, row, t.scalar), indexed=True,
                 )  # fmt: skip
     f.call("spread", None, f.args[0], s["scratch"], y, j0, j1)
+    f.ret()
 
 
 def _define_spread(module: Module, t: Tiling) -> None:
@@ -569,7 +573,7 @@ def _define_gather(module: Module, t: Tiling) -> None:
 def _define_rows(module: Module, t: Tiling, name: str) -> None:
     _define_row_table(module)
     _define_store(module, t)
-    f, s = kernel(module, name, _POINTERS, _INTEGERS, OUTER)
+    f, s = kernel(module, name, _POINTERS, _INTEGERS)
     args = f.args[0], s["scratch"]
     f.call("fill_k_tables", None, *args, s["images"])
     f.call("fill_rows", None, *args)

@@ -7,7 +7,6 @@ each. How wide a vector is depends on what is done with it: two registers, or mo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tracejit.cached import cached_property
@@ -18,6 +17,7 @@ from tracejit.codegen.llvm import vectormath
 from tracejit.ir.dim import Extent, product, typical
 from tracejit.ir.index import Axis
 from tracejit.ir.node import Node
+from tracejit.records import dataclass
 
 __all__ = ["Cut", "Launch", "launch", "roots"]
 

@@ -11,7 +11,6 @@ Otherwise it is made elsewhere and copied at the end.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import TypeGuard
 
@@ -25,6 +24,7 @@ from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
 from tracejit.ir.op import ArrayConst
 from tracejit.ir.types import TensorType
+from tracejit.records import dataclass
 
 __all__ = ["Copy", "Layout", "Place", "SavedCopy", "StepLike", "is_host"]
 

@@ -7,7 +7,6 @@ it (`emit.py`) or runs on the host.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 from typing import Any
@@ -22,6 +21,7 @@ from tracejit.codegen.place import strides_of
 from tracejit.codegen.views import Padding, View, is_zero, padded_view, view
 from tracejit.ir.dim import Extent, at_least, has_zero, same, same_shape
 from tracejit.ir.node import Node
+from tracejit.records import dataclass
 
 __all__ = ["Ahead", "Match", "Routine", "ahead", "match", "routines"]
 

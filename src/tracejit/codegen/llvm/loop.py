@@ -8,7 +8,6 @@ they lie and written in place. Matrices that all turns multiply with are packed 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 from tracejit.cached import cached_property
@@ -24,6 +23,7 @@ from tracejit.ir.graph import Graph, expand
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.ops.control import Loop
+from tracejit.records import dataclass
 from tracejit.runtime import engine
 
 __all__ = ["Body", "match", "nbytes", "unroll"]

@@ -15,7 +15,6 @@ operand but only its share of the larger one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tracejit.codegen.llvm.text import OUTER, Function, Module, Slots, Type, Value, f32, i64, of, ptr
 from tracejit.codegen.llvm.tile import (
@@ -28,6 +27,7 @@ from tracejit.codegen.llvm.tile import (
     tiles_text,
     tiling,
 )
+from tracejit.records import dataclass
 
 __all__ = ["Call", "Matrices", "blocks", "kernel", "kernel_texts", "plan", "plan_panels", "round_up"]
 

@@ -11,7 +11,6 @@ import json
 import struct
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from tracejit.ir.graph import Graph
 from tracejit.ir.op import Array
 from tracejit.ir.printer import to_text, to_text_with_arrays
 from tracejit.ir.types import TensorType
+from tracejit.records import dataclass
 from tracejit.runtime import engine, store
 from tracejit.runtime.program import Arena, Arg, Batch, Check, External, Int, Loop, Row, Step
 

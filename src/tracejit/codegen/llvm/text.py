@@ -18,8 +18,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
+
+from tracejit.records import dataclass
 
 __all__ = [
     "OUTER",

@@ -17,10 +17,10 @@ What several library modules call is compiled once, in modules of its own: `tile
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from tracejit.codegen.llvm.text import Function, Module, Type, Value, i64, of, ptr
+from tracejit.records import dataclass
 
 __all__ = [
     "ACCUMULATE", "BIAS", "RELU", "Tiling", "call_tile", "define_pack", "define_tile", "epilogue", "pack_symbol",

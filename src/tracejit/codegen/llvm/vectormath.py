@@ -12,11 +12,11 @@ Polynomials are minimax fits (Remez, 60 digits) over the reduced range, highest 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import inf, nan
 
 from tracejit.codegen.llvm.text import Module, Type, Value, i32, i64, of
 from tracejit.ops.random_words import LOW, philox
+from tracejit.records import dataclass
 
 __all__ = ["CALLED", "FUNCTIONS", "arity", "declaration", "module", "result", "symbol"]
 

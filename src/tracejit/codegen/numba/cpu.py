@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -31,6 +30,7 @@ from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import Array, ArrayConst
 from tracejit.ir.types import TupleType
+from tracejit.records import dataclass
 from tracejit.runtime import buffer
 
 __all__ = ["Compiled", "Kernel", "assemble", "compiled", "flat", "interpreted", "plan"]

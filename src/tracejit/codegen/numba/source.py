@@ -24,7 +24,6 @@ grid's width apart. The rest is the same text. Functions such as `exp` and `floo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from math import isinf, isnan, prod
 
@@ -39,6 +38,7 @@ from tracejit.ir.index import Axis, Index
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.ops.loop import Inside, Position
+from tracejit.records import dataclass
 
 __all__ = ["FUNCTIONS", "SCALAR", "Operand", "Source", "extent", "points", "supports", "write"]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from tracejit.ops.composed.movement import reshape
 from tracejit.ops.composed.pooling import adaptive_avg_pool
 from tracejit.ops.composed.selection import repeat_interleave, table
 from tracejit.ops.indexing import Take
+from tracejit.records import dataclass
 
 __all__ = ["interpolate"]
 
