@@ -311,3 +311,45 @@ def test_hygiene_of_generated_text():
     assert g.check() == -1
     box.same = 5
     assert verdict(g).startswith("attribute same ")
+
+
+def test_the_deterministic_flag_has_pytorchs_names_and_is_part_of_every_guard():
+    seen = []
+
+    def f(x):
+        return x * 2 if tj.are_deterministic_algorithms_enabled() else x * 3
+
+    c = tj.compile(f)
+    try:
+        for mode in (False, True, False, True):
+            tj.use_deterministic_algorithms(mode)
+            for _ in range(5):
+                seen.append((mode, c(tj.ones(1)).item()))
+        assert set(seen) == {(False, 3.0), (True, 2.0)}
+        assert c.compiled_calls >= 12
+        tj.use_deterministic_algorithms(True, warn_only=True)
+        assert tj.is_deterministic_algorithms_warn_only_enabled() and tj.get_deterministic_debug_mode() == 1
+        tj.set_deterministic_debug_mode("error")
+        assert tj.get_deterministic_debug_mode() == 2 and tj.are_deterministic_algorithms_enabled()
+        with pytest.raises(ValueError, match="debug mode"):
+            tj.set_deterministic_debug_mode(3)
+        with pytest.raises(TypeError, match="takes bools"):
+            tj.use_deterministic_algorithms(1)
+    finally:
+        tj.use_deterministic_algorithms(False)
+    assert tj.get_deterministic_debug_mode() == 0
+
+
+def test_a_call_that_sets_the_deterministic_flag_stays_plain_python():
+    def f(x):
+        tj.use_deterministic_algorithms(True)
+        return x + 1
+
+    c = tj.compile(f)
+    try:
+        for _ in range(6):
+            tj.use_deterministic_algorithms(False)
+            c(tj.ones(1))
+            assert tj.are_deterministic_algorithms_enabled()
+    finally:
+        tj.use_deterministic_algorithms(False)

@@ -210,7 +210,7 @@ def test_verify_is_a_period_or_a_fraction(given, every):
     assert tj.config.period(given) == every
 
 
-@pytest.mark.parametrize("given", ["often", -1, None, "1/0", float("nan")])
+@pytest.mark.parametrize("given", ["often", -1, None, "1/0", float("nan"), 1.5, "3/2", float("inf")])
 def test_verify_refuses_what_is_neither(given):
     with pytest.raises(ValueError, match="verify is a number of calls"):
         tj.config.period(given)
@@ -219,3 +219,128 @@ def test_verify_refuses_what_is_neither(given):
 def test_the_environment_sets_it_for_every_function(monkeypatch):
     monkeypatch.setenv("TRACEJIT_VERIFY", "1/3")
     assert tj.config.Config.from_environment().verify == 3
+
+
+@pytest.mark.parametrize("given", ["x", "-1", "1.5"])
+def test_a_number_of_threads_that_is_none_is_said(given, monkeypatch):
+    monkeypatch.setenv("TRACEJIT_THREADS", given)
+    with pytest.raises(ValueError, match=f"TRACEJIT_THREADS is a number of threads.*{given}"):
+        tj.config.Config.from_environment()
+
+
+class Box:
+    def __init__(self):
+        self.n, self.log, self.seen = 0, [], {}
+
+
+def effects(box):
+    def f(x):
+        y = x * 2
+        box.n += 1
+        box.log.append((box.n, y.sum().item()))
+        box.seen["last"] = y
+        print(f"call {box.n}: {y.mean().item():.3f}")
+        return y
+
+    return f
+
+
+def test_effects_are_held_against_plain_python_and_happen_once(capsys):
+    box = Box()
+    f = tj.compile(effects(box), verify=1)
+    for k in range(9):
+        f(tj.ones(3) * k)
+    assert f.history.verified >= 4 and not f.history.mismatches
+    assert box.n == len(box.log) == 9
+    assert box.log[-1] == (9, 48.0)
+    assert capsys.readouterr().out.splitlines()[-1] == "call 9: 16.000"
+
+
+def without(recording, f):
+    return tuple(d for d in recording.deeds if d.f is not f)
+
+
+FAULTS = {
+    "a lost append": (lambda r: without(r, list.append), "what is in a list"),
+    "a lost entry": (lambda r: without(r, dict.__setitem__), "what is in a dict"),
+    "a lost counter": (lambda r: without(r, object.__setattr__), "the attributes of"),
+    "a lost line": (lambda r: without(r, print), "what it prints"),
+    "an effect done twice": (lambda r: (*r.deeds, *r.deeds), "what is in a list"),
+    "an effect that raises": (lambda r: (replace(r.deeds[1], f=list.remove), *r.deeds[2:]), "raised by an effect"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_effect_is_found_and_plain_pythons_stays(fault, capsys, caplog):
+    box = Box()
+    f = tj.compile(effects(box), verify=1)
+    for k in range(9):
+        f(tj.ones(3) * k)
+    trace = f.traces()[0]
+    change, words = FAULTS[fault]
+    before = trace.recording.deeds
+    trace.recording.deeds = change(trace.recording)
+    count = len(box.log)
+    f(tj.ones(3))
+    f(tj.ones(3))
+    assert trace.recording.deeds != before
+    assert words in f.history.mismatches[0]
+    assert trace not in f.traces()
+    f(tj.ones(3))
+    assert len(box.log) - count >= 2
+
+
+def test_a_list_that_plain_python_changes_and_the_trace_does_not():
+    box = {"on": False}
+    kept = []
+
+    def f(x, kept):
+        if box["on"]:
+            kept.append(1)
+        return x + 1
+
+    c = tj.compile(f, verify=1)
+    for _ in range(5):
+        c(tj.ones(2), kept)
+    (trace,) = c.traces()
+    trace.recording.guard.check = lambda: -1
+    box["on"] = True
+    c(tj.ones(2), kept)
+    assert kept == [1]
+    assert "what is in a list" in c.history.mismatches[0]
+
+
+def test_new_objects_that_a_call_returns_are_compared():
+    class Pair:
+        def __init__(self, a, b):
+            self.a, self.b = a, b
+
+    def f(x):
+        return Pair(x + 1, [x * 2]), {"f": lambda y: y + x}
+
+    c = tj.compile(f, verify=1)
+    for _ in range(6):
+        pair, _ = c(tj.ones(2))
+    assert pair.b[0].tolist() == [2.0, 2.0]
+    assert c.history.verified and not c.history.mismatches
+
+
+def test_what_other_threads_print_is_not_compared(capsys):
+    import threading
+
+    f = tj.compile(effects(Box()), verify=1)
+    stop = threading.Event()
+
+    def talk():
+        while not stop.wait(0.0002):
+            print("...")
+
+    talker = threading.Thread(target=talk)
+    talker.start()
+    try:
+        for _ in range(40):
+            f(tj.ones(3))
+    finally:
+        stop.set()
+        talker.join()
+    assert f.history.verified and not f.history.mismatches

@@ -58,7 +58,17 @@ from tracejit.tensor.jit import assume_constant, callback, compile, disable, eag
 from tracejit.tensor.layout import Layout as layout
 from tracejit.tensor.layout import MemoryFormat as memory_format
 from tracejit.tensor.layout import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
-from tracejit.tensor.modes import get_default_dtype, get_num_threads, set_default_dtype, set_num_threads
+from tracejit.tensor.modes import (
+    are_deterministic_algorithms_enabled,
+    get_default_dtype,
+    get_deterministic_debug_mode,
+    get_num_threads,
+    is_deterministic_algorithms_warn_only_enabled,
+    set_default_dtype,
+    set_deterministic_debug_mode,
+    set_num_threads,
+    use_deterministic_algorithms,
+)
 from tracejit.tensor.random import (
     Generator,
     bernoulli,
@@ -82,16 +92,19 @@ from tracejit.tensor.tensor import Device as device
 from tracejit.tensor.tensor import Size, Tensor
 
 __all__ = [
-    "Generator", "Size", "Tensor", "arange", "as_tensor", "asarray", "assume_constant", "autocast", "autograd",
-    "bernoulli", "bfloat16", "bool_", "callback", "channels_last", "channels_last_3d", "compile", "config",
-    "contiguous_format", "default_generator", "device", "disable", "dtype", "eager", "empty", "empty_like",
-    "enable_grad", "errors", "explain", "eye", "float16", "float32", "float64", "from_numpy", "full", "full_like",
-    "get_autocast_dtype", "get_default_dtype", "get_num_threads", "get_rng_state", "inference_mode", "initial_seed",
-    "int16", "int32", "int64", "int8", "is_autocast_enabled", "is_grad_enabled", "layout", "linspace", "logspace",
-    "manual_seed", "memory_format", "multinomial", "nn", "no_grad", "normal", "ones", "ones_like", "optim",
-    "preserve_format", "pure", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random",
-    "randperm", "scalar_tensor", "seed", "set_default_dtype", "set_grad_enabled", "set_num_threads",
-    "set_rng_state", "strided", "tensor", "tril_indices", "triu_indices", "uint8", "zeros", "zeros_like",
+    "Generator", "Size", "Tensor", "arange", "are_deterministic_algorithms_enabled", "as_tensor", "asarray",
+    "assume_constant", "autocast", "autograd", "bernoulli", "bfloat16", "bool_", "callback", "channels_last",
+    "channels_last_3d", "compile", "config", "contiguous_format", "default_generator", "device", "disable",
+    "dtype", "eager", "empty", "empty_like", "enable_grad", "errors", "explain", "eye", "float16", "float32",
+    "float64", "from_numpy", "full", "full_like", "get_autocast_dtype", "get_default_dtype",
+    "get_deterministic_debug_mode", "get_num_threads", "get_rng_state", "inference_mode", "initial_seed",
+    "int16", "int32", "int64", "int8", "is_autocast_enabled", "is_deterministic_algorithms_warn_only_enabled",
+    "is_grad_enabled", "layout", "linspace", "logspace", "manual_seed", "memory_format", "multinomial", "nn",
+    "no_grad", "normal", "ones", "ones_like", "optim", "preserve_format", "pure", "rand", "rand_like",
+    "randint", "randint_like", "randn", "randn_like", "random", "randperm", "scalar_tensor", "seed",
+    "set_default_dtype", "set_deterministic_debug_mode", "set_grad_enabled", "set_num_threads", "set_rng_state",
+    "strided", "tensor", "tril_indices", "triu_indices", "uint8", "use_deterministic_algorithms", "zeros",
+    "zeros_like",
 ]  # fmt: skip
 
 __version__ = "0.1.0"

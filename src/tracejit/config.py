@@ -42,9 +42,16 @@ def period(verify: object) -> int:
         x = float(above) / float(below or 1)  # type: ignore[arg-type]
     except (TypeError, ValueError, ZeroDivisionError):
         x = -1.0
-    if not 0 <= x < 2**53:
+    if not (0 <= x < 1 or (1 <= x < 2**53 and x == int(x))):
         raise ValueError(f"verify is a number of calls or a fraction of them, such as 1000 or 1/1000, not {verify!r}")
     return round(1 / x) if 0 < x < 1 else round(x)
+
+
+def _count(name: str) -> int:
+    text = os.environ.get(name, "") or "0"
+    if not text.strip().isdecimal():
+        raise ValueError(f"{name} is a number of threads, 0 for as many as there are cores, not {text!r}")
+    return int(text)
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,8 @@ class Config:
     eager_kernels: bool = True  # TRACEJIT_EAGER_KERNELS=0: NumPy also for eager ops on large arrays
     default_dtype: str = "f32"  # of Python floats and factory functions
     threads: int = 0  # 0: as many as cores
+    deterministic: bool = False  # asked for by `use_deterministic_algorithms`; kernels are, in any case
+    deterministic_warn_only: bool = False
     cache_dir: str = ""  # TRACEJIT_CACHE_DIR; "" means the user's cache folder
     dump: str = ""  # TRACEJIT_DUMP: folder for the text after each pass
     verify_passes: bool = False  # TRACEJIT_VERIFY_PASSES=1: run the IR verifier after each pass
@@ -73,7 +82,7 @@ class Config:
             eager=_flag("TRACEJIT_EAGER"),
             backend=env.get("TRACEJIT_BACKEND", cls.backend),
             eager_kernels=env.get("TRACEJIT_EAGER_KERNELS", "1") not in ("", "0", "false", "no"),
-            threads=int(env.get("TRACEJIT_THREADS", "0")),
+            threads=_count("TRACEJIT_THREADS"),
             cache_dir=env.get("TRACEJIT_CACHE_DIR", ""),
             dump=env.get("TRACEJIT_DUMP", ""),
             verify_passes=_flag("TRACEJIT_VERIFY_PASSES"),

@@ -15,6 +15,7 @@ import worlds
 
 import tracejit as tj
 
+
 def graph(x, seen=None):
     """x and everything it reaches as plain data; what was met before is its number, so aliasing shows."""
     seen = {} if seen is None else seen
@@ -71,6 +72,18 @@ def test_the_world_is_the_same(name, program, compiles, capsys):
     assert capsys.readouterr().out == said
     if compiles is not None:
         assert g.compiled_calls >= compiles, g.explain()
+
+
+@pytest.mark.filterwarnings("ignore:hey")
+def test_the_self_check_finds_no_fault_in_any_of_them(capsys):
+    verified = 0
+    for name, program, _ in PROGRAMS[::3]:
+        eager, _ = run(program, lambda f: f)
+        checked, g = run(program, lambda f: tj.compile(f, verify=1))
+        assert checked == eager, name
+        assert not g.history.mismatches, (name, g.history.mismatches)
+        verified += g.history.verified
+    assert verified > 300
 
 
 def test_a_callback_that_changes_what_is_read_is_an_error_and_never_a_wrong_result():
