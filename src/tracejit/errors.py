@@ -6,6 +6,8 @@ User mistakes subclass the builtin a PyTorch or NumPy user would catch (`Runtime
 
 from __future__ import annotations
 
+import sys
+
 __all__ = [
     "AutogradError",
     "BackendError",
@@ -21,6 +23,7 @@ __all__ = [
     "OpError",
     "ParseError",
     "TracejitError",
+    "is_foreign",
 ]
 
 
@@ -117,3 +120,17 @@ class FormatError(TracejitError, ValueError):
 
 class MissingExtra(TracejitError, ImportError):
     """An optional dependency is absent; the message gives the `pip install 'tracejit[extra]'` that brings it."""
+
+
+_OURS = frozenset(("tracejit", "numpy", "llvmlite", "numba", "ml_dtypes", "bytecode"))
+
+
+def is_foreign(e: BaseException) -> bool:
+    """Whether code that we do not call had a part in raising e: a signal handler's, a trace function's."""
+    tb = e.__traceback__
+    while tb is not None:
+        home = str(tb.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        if home not in _OURS and home not in sys.stdlib_module_names:
+            return True
+        tb = tb.tb_next
+    return False

@@ -8,13 +8,12 @@ through; natively where there is a native entry, for then no handler runs in bet
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from tracejit.runtime import dispatch
 
-__all__ = ["finish", "is_foreign"]
+__all__ = ["finish"]
 
 
 def finish(f: Callable[[list[Any]], Any], done: list[Any]) -> Any:
@@ -37,17 +36,3 @@ def _finish(f: Callable[[list[Any]], Any], done: list[Any]) -> Any:
     if first is not None:
         raise first
     return result
-
-
-_OURS: Final = frozenset(("tracejit", "numpy", "llvmlite", "numba", "ml_dtypes", "bytecode"))
-
-
-def is_foreign(e: BaseException) -> bool:
-    """Whether code that we do not call had a part in raising e: a signal handler's, a trace function's."""
-    tb = e.__traceback__
-    while tb is not None:
-        home = str(tb.tb_frame.f_globals.get("__name__")).partition(".")[0]
-        if home not in _OURS and home not in sys.stdlib_module_names:
-            return True
-        tb = tb.tb_next
-    return False

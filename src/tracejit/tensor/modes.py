@@ -52,7 +52,8 @@ def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None
     Hence nothing raises, and nothing warns. The flags are kept for programs that ask for them, and a compiled call
     guards on them as on every setting.
     """
-    if not isinstance(mode, bool) or not isinstance(warn_only, bool):
+    given: tuple[object, ...] = (mode, warn_only)
+    if not all(type(x) is bool for x in given):
         raise TypeError(f"use_deterministic_algorithms takes bools, got mode={mode!r}, warn_only={warn_only!r}")
     config.update(deterministic=mode, deterministic_warn_only=warn_only)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracejit.errors import AutogradError, InPlaceError
+from tracejit.errors import AutogradError, InPlaceError, is_foreign
 from tracejit.ir.dtype import from_numpy
 from tracejit.ir.graph import Graph, evaluate, param
 from tracejit.ir.node import Node, expand_to
@@ -234,6 +234,8 @@ class OpNode(GradNode):
                 types = tuple((t._array.dtype, lifted(tuple(t.shape))) for t in values)
                 return vjp_rule(r.builder.rules.get(id(self), self.op), types, given, needed)
             except Exception as e:  # what the call computes is not touched by it
+                if is_foreign(e):
+                    raise
                 r.builder.lose(f"the gradient of {self.op.name}: {e}")
         return vjp_rule(self.op, tuple((t._array.dtype, t._array.shape) for t in values), given, needed)
 

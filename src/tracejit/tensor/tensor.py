@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from tracejit import config
-from tracejit.errors import AutogradError, DTypeError, InPlaceError, OpError
+from tracejit.errors import AutogradError, DTypeError, InPlaceError, OpError, is_foreign
 from tracejit.ir import dtype as dt
 from tracejit.ir.dtype import DType
 from tracejit.ir.node import Value, binary, cast, expand_to
@@ -506,7 +506,9 @@ def apply(op: Op, inputs: Sequence[Tensor]) -> Any:
         out = evaluate(op, [t._array for t in inputs])
     except (AutogradError, OpError, IndexError):
         raise
-    except Exception:
+    except Exception as e:
+        if isinstance(e, MemoryError) or is_foreign(e):
+            raise
         op.infer(*(t.type for t in inputs))  # says better what is wrong, where it can
         raise
     results = tuple(map(wrap, out)) if type(out) is tuple else (wrap(out),)

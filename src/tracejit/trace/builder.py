@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tracejit.errors import InconclusiveDim
+from tracejit.errors import InconclusiveDim, is_foreign
 from tracejit.ir.dim import Dim, Shape, at_least
 from tracejit.ir.dtype import int64
 from tracejit.ir.graph import param
@@ -149,6 +149,8 @@ class GraphBuilder:
                 shape = broadcast_shapes(*(n.shape for n in nodes)) if len(nodes) > 1 and is_pointwise(op) else ()
                 return self._emit(op, self._expanded(op, nodes, shape))
             except Exception as e:  # what the call computes is not touched by it
+                if is_foreign(e):
+                    raise
                 self.lose(f"{op.name}: {e}")
         made = [param("", t.type) for t in outputs]
         return tuple(made) if len(made) > 1 else made[0]

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracejit import config, logs
-from tracejit.errors import TracejitError
+from tracejit.errors import TracejitError, is_foreign
 from tracejit.ir.printer import to_text
 from tracejit.ir.symint import Scope
-from tracejit.runtime import dispatch, interrupts
+from tracejit.runtime import dispatch
 from tracejit.runtime.files import replace_file
 from tracejit.runtime.forks import building
 from tracejit.runtime.interpreter import CALLABLE
@@ -464,7 +464,7 @@ class Compiled(dispatch.Direct):
             with building():
                 trace = compile_trace(rec, self.backend or settings.backend)
         except Exception as e:  # a call never fails because it cannot be compiled; our own mistakes are logged
-            if interrupts.is_foreign(e):
+            if is_foreign(e):
                 raise
             expected = isinstance(e, (TracejitError, NotImplementedError))
             _log.log(logging.DEBUG if expected else logging.ERROR, "%s could not be compiled", self.name, exc_info=e)

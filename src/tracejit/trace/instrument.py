@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tracejit.errors import NotCompilable
+from tracejit.errors import NotCompilable, is_foreign
 from tracejit.runtime.forks import building
 from tracejit.trace import copies
 
@@ -129,7 +129,9 @@ def _passes_self_test() -> bool:
         copy = types.FunctionType(instrument(_sample.__code__), _sample.__globals__, argdefs=_sample.__defaults__)
         copy.__kwdefaults__ = _sample.__kwdefaults__
         return repr(copy(3, 4, 5, x=6)) == repr(_sample(3, 4, 5, x=6))
-    except Exception:
+    except Exception as e:
+        if is_foreign(e):
+            raise
         return False
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracejit import config
+from tracejit.errors import is_foreign
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.symint import Condition, Scope
@@ -213,7 +214,7 @@ def _closed(
             here.recorder = r  # not `opened`: an interrupt may cut off its __exit__
             closed = _close(r, call, result, Link(), name)
     except Exception as e:  # the call itself is over and right: a mistake of ours must not reach the user as its error
-        if interrupts.is_foreign(e):
+        if is_foreign(e):
             raise
         _log.exception("recording %s could not be closed", name)
         r.refuse(f"internal error: {type(e).__name__}: {e}")

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 import operator
+import types
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
+from tracejit.errors import is_foreign
 from tracejit.ir.dim import substitute
 from tracejit.ir.node import Node
 from tracejit.ir.symint import SymInt
@@ -251,6 +253,8 @@ class Numbers:
                 try:
                     v = step.f(*[found[x] if is_ref else x for is_ref, x in step.operands])
                 except Exception as e:  # plain Python will raise it again, where the user expects it
+                    if is_foreign(e) and not isinstance(step.f, types.FunctionType):
+                        raise
                     return f"{step.f.__name__} of numbers raises {type(e).__name__}"
             if type(v) is not t:
                 return f"a number was of type {t.__name__}, is now of type {type(v).__name__}"

@@ -18,9 +18,10 @@ import numpy as np
 
 from tracejit.cached import cached_property
 from tracejit.codegen.compile import Executable, Miss, build
+from tracejit.errors import is_foreign
 from tracejit.ir.graph import Graph
 from tracejit.records import dataclass
-from tracejit.runtime.interrupts import finish, is_foreign
+from tracejit.runtime.interrupts import finish
 from tracejit.trace import replay
 from tracejit.trace.backward import Attachment, attach, compile_backward
 from tracejit.trace.causes import Cause

@@ -27,6 +27,7 @@ import numpy as np
 from tracejit.cached import cached_property
 from tracejit.codegen.compile import Miss, build
 from tracejit.codegen.extents import solver
+from tracejit.errors import is_foreign
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import Param
@@ -88,6 +89,8 @@ def verify(trace: Trace, domain: Domain, call: Call, plainly: Callable[[], Any],
     try:
         out = trace.executable(copies)
     except Exception as e:  # as in a call that is not verified
+        if is_foreign(e):
+            raise
         return f"the compiled code raised {type(e).__name__}: {e}"
     if isinstance(out, Miss):
         return trace.left(out)
