@@ -137,7 +137,7 @@ def override(**settings: Any) -> Generator[None]:
 class Modes:
     """The modes of one thread. An object of its own with slots, so that a native entry can read it as memory."""
 
-    __slots__ = ("anomaly", "autocast", "eager", "grad", "recorder")
+    __slots__ = ("anomaly", "autocast", "eager", "grad", "recorder", "whole")
     at_end: ClassVar[Callable[..., Any] | None] = None  # called in a thread that ends
 
     def __init__(self) -> None:
@@ -146,6 +146,7 @@ class Modes:
         self.autocast: int | None = None  # products run in a narrow float: which one, as `tensor.autocast` numbers them
         self.recorder: Any = None  # the open recording
         self.eager = 0  # blocks in which compiled functions run as plain Python
+        self.whole = True  # composed functions run as one op, where nobody wants to see more
 
     def __del__(self) -> None:
         if (forget := type(self).at_end) is not None:

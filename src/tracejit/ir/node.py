@@ -10,7 +10,7 @@ this module knows words, not classes.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from tracejit.errors import OpError
@@ -45,6 +45,10 @@ class Value:
         """A number as the operand of a pointwise op whose other operands have `shape`; eager code need not expand
         it."""
         return expand_to(constant(self, value, dtype), shape)
+
+    def compose(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], check: Any = None) -> Any:
+        """fn(*args, **kwargs), composed of ops; a domain may make one op of it, after check(...)."""
+        return fn(*args, **kwargs)
 
     def __neg__(self) -> Self:
         return self.emit(Op.registry["neg"](), (self,))

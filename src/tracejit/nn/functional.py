@@ -285,16 +285,18 @@ def batch_norm(
         if running_mean is None or running_var is None:
             raise OpError("batch_norm outside training wants running_mean and running_var")
         return _normalization.normalize_channels(input, running_mean, running_var, weight, bias, eps)
-    mean, var, count = _normalization.batch_moments(input)
+    count = input.numel() // input.shape[1]  # type: ignore[attr-defined]
     if isinstance(count, int) and count == 1:
         raise ValueError(f"batch_norm in training wants more than 1 value per channel, got input {input.type}")
     if running_mean is not None and running_var is not None:
         _normalization.check_channels("batch_norm", input, running_mean, running_var)
+    out, mean, var = _normalization.batch_normalized(input, weight, bias, eps)
+    if running_mean is not None and running_var is not None:
         with no_grad():
             assign(running_mean, (running_mean * (1 - momentum) + mean.detach() * momentum).to(running_mean.dtype))
             unbiased = var.detach() * (count / (count - 1))
             assign(running_var, (running_var * (1 - momentum) + unbiased * momentum).to(running_var.dtype))
-    return _normalization.normalize_channels(input, mean, var, weight, bias, eps)
+    return out
 
 
 def instance_norm(

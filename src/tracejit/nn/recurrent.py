@@ -15,30 +15,11 @@ from tracejit.nn import init
 from tracejit.nn.module import Module
 from tracejit.nn.parameter import Parameter
 from tracejit.ops.composed import cat, stack
+from tracejit.ops.composed.recurrence import gru_step, lstm_step, relu_step, tanh_step
 from tracejit.tensor.creation import empty, zeros
 from tracejit.tensor.tensor import Tensor
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
-
-
-def _simple_step(act: Any, x: Any, h: Any) -> Any:
-    """act(x + h), both with their biases."""
-    return act(x + h)
-
-
-def _lstm_step(x: Any, h: Any, c: Any) -> tuple[Any, Any]:
-    """New (h, c) from the input's and the state's parts of the gates."""
-    i, f, g, o = (x + h).chunk(4, -1)
-    c = F.sigmoid(f) * c + F.sigmoid(i) * F.tanh(g)
-    return F.sigmoid(o) * F.tanh(c), c
-
-
-def _gru_step(x: Any, h: Any, state: Any) -> Any:
-    """The new state from the input's and the state's parts of the gates."""
-    xr, xz, xn = x.chunk(3, -1)
-    hr, hz, hn = h.chunk(3, -1)
-    n = F.tanh(xn + F.sigmoid(xr + hr) * hn)
-    return n + F.sigmoid(xz + hz) * (state - n)
 
 
 class _Recurrent(Module):
@@ -209,7 +190,7 @@ class RNN(_OneState):
         self.nonlinearity = nonlinearity
 
     def _step(self, x: Any, h: Any, state: Any) -> Any:
-        return _simple_step(F.tanh if self.nonlinearity == "tanh" else F.relu, x, h)
+        return tanh_step(x, h) if self.nonlinearity == "tanh" else relu_step(x, h)
 
 
 class GRU(_OneState):
@@ -218,7 +199,7 @@ class GRU(_OneState):
     gates = 3
 
     def _step(self, x: Any, h: Any, state: Any) -> Any:
-        return _gru_step(x, h, state)
+        return gru_step(x, h, state)
 
 
 class LSTM(_Recurrent):
@@ -248,7 +229,7 @@ class LSTM(_Recurrent):
         parts = F.linear(x, w_ih, b_ih).unbind(0)
         outs: list[Any] = []
         for part in reversed(parts) if backwards else parts:
-            h, c = _lstm_step(part, F.linear(h, w_hh, b_hh), c)
+            h, c = lstm_step(part, F.linear(h, w_hh, b_hh), c)
             if w_hr is not None:
                 h = F.linear(h, w_hr)
             outs.append(h)
@@ -331,9 +312,8 @@ class RNNCell(_Cell):
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """The new state."""
-        return _simple_step(
-            F.tanh if self.nonlinearity == "tanh" else F.relu, *self._parts(input, self._state(input, hx))
-        )
+        x, h = self._parts(input, self._state(input, hx))
+        return tanh_step(x, h) if self.nonlinearity == "tanh" else relu_step(x, h)
 
 
 class GRUCell(_Cell):
@@ -344,7 +324,7 @@ class GRUCell(_Cell):
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """The new state."""
         h = self._state(input, hx)
-        return _gru_step(*self._parts(input, h), h)
+        return gru_step(*self._parts(input, h), h)
 
 
 class LSTMCell(_Cell):
@@ -355,4 +335,4 @@ class LSTMCell(_Cell):
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """The new (h, c)."""
         h, c = (self._state(input, s) for s in ((None, None) if hx is None else hx))
-        return _lstm_step(*self._parts(input, h), c)
+        return lstm_step(*self._parts(input, h), c)

@@ -14,6 +14,7 @@ from tracejit.ir.dtype import float32
 from tracejit.tensor.autograd import enable_grad, no_grad
 from tracejit.tensor.creation import full, zeros
 from tracejit.tensor.tensor import Tensor
+from tracejit.tensor.together import Job, Together, recorded
 
 __all__ = ["Optimizer", "ParamsT"]
 
@@ -31,6 +32,7 @@ class Optimizer:
         self.param_groups: list[dict[str, Any]] = []
         self._step_pre_hooks: list[Any] = []
         self._step_post_hooks: list[Any] = []
+        self._together = Together()
         groups: list[Any] = list(params)
         if not groups:
             raise ValueError("an optimizer got an empty list of parameters")
@@ -88,8 +90,9 @@ class Optimizer:
             with enable_grad():
                 loss = closure()
         with no_grad():
+            one_by_one = recorded() or not self._step_together()
             for group in self.param_groups:
-                for p in group["params"]:
+                for p in group["params"] if one_by_one else ():
                     if p.grad is not None:
                         if p not in self.state:
                             self.state[p] = {}
@@ -98,6 +101,19 @@ class Optimizer:
         for hook in self._step_post_hooks:
             hook(self, (closure,), {})
         return loss
+
+    def _step_together(self) -> bool:
+        """Update all parameters in one native call, where that is possible."""
+        if not type(self)._update.__module__.startswith("tracejit.optim."):  # a user's: it may do what ops do not show
+            return False
+        jobs: list[Job] = []
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p._grad is not None:
+                    if p not in self.state:
+                        return False
+                    jobs.append((group, p, self.state[p]))
+        return self._together.step(jobs, self._update)
 
     def _update(self, p: Any, grad: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
         """Write the new value of one parameter; `state` is empty the first time."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
+from typing import overload
 
 from tracejit.errors import AutogradError, IRError
 from tracejit.ir.graph import Graph, param
@@ -57,8 +58,16 @@ def _chosen(graph: Graph, wrt: Sequence[int]) -> list[Node]:
     return chosen
 
 
-def pullback(results: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequence[Node]) -> tuple[Node, ...]:
-    """For each node of `wrt` its cotangent, zeros where no result depends on it."""
+@overload
+def pullback(results: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequence[Node]) -> tuple[Node, ...]: ...
+@overload
+def pullback(
+    results: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequence[Node], *, zeros: bool
+) -> tuple[Node | None, ...]: ...
+def pullback(
+    results: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequence[Node], *, zeros: bool = True
+) -> tuple[Node | None, ...]:
+    """For each node of `wrt` its cotangent; where no result depends on it zeros, or None."""
     nodes = Graph("pullback", tuple(wrt), tuple(results)).nodes
     sweep = _Sweep(_active(nodes, wrt), max((n.id for n in (*nodes, *cotangents) if n is not None), default=0))
     for n in nodes:
@@ -71,7 +80,7 @@ def pullback(results: Sequence[Node], cotangents: Sequence[Node | None], wrt: Se
     for n in reversed(nodes):
         if n in sweep.active and n.inputs:
             sweep.visit(n, keep=n in asked)
-    return tuple(sweep.found[w] if w in sweep.found else full(w, 0.0, w.type) for w in wrt)
+    return tuple(sweep.found[w] if w in sweep.found else full(w, 0.0, w.type) if zeros else None for w in wrt)
 
 
 def _active(nodes: Sequence[Node], wrt: Sequence[Node]) -> set[Node]:

@@ -21,7 +21,7 @@ from tracejit.records import dataclass
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Block", "Pool", "address", "copy", "empty", "pool", "reads_objects", "trim"]
+__all__ = ["Block", "Pool", "address", "copy", "empty", "owns", "pool", "reads_objects", "trim"]
 
 SMALL: Final = 32 << 10  # below, the C allocator keeps pages itself and takes a third of the time
 HUGE: Final = 2 << 20  # a huge page; blocks as large begin on one
@@ -157,6 +157,11 @@ def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any
     if nbytes < SMALL:
         return np.empty(shape, dtype)
     return np.ndarray(shape, dtype, cast(Any, pool.block(nbytes)))
+
+
+def owns(array: npt.NDArray[Any]) -> bool:
+    """Whether the memory is this array's: no other array has a part of it, unless as a view of this one."""
+    return array.base is None or isinstance(array.base, Block)
 
 
 def copy(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -6,10 +6,13 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tracejit.errors import AutogradError
-from tracejit.ir.op import Op
+from tracejit.ir.op import Array, Op
 from tracejit.ir.types import TensorType
 from tracejit.records import dataclass
+from tracejit.runtime import buffer
 from tracejit.tensor.gradmode import (
     enable_grad,
     grad_mode,
@@ -208,15 +211,39 @@ def flow(
     leaves: dict[Any, Tensor] = {}
     caught: dict[Any, Tensor] = {}
 
+    r = recording.active()
+    plain = r is None and not create_graph and not modes.here.anomaly
+    sums: set[Any] = set()  # edges whose gradient is a sum in memory of its own
+
     def send(edge: Any, g: Tensor) -> None:
         box = pending if isinstance(edge, tuple) else leaves
-        box[edge] = box[edge] + g if edge in box else g
+        if (have := box.get(edge)) is None:
+            box[edge] = g
+        elif edge in sums and have._array.dtype is g._array.dtype:
+            np.add(have._array, g._array, out=have._array)
+        else:
+            box[edge] = have + g
+            if plain:
+                sums.add(edge)
+
+    def send_part(edge: Any, node: OpNode, g: Tensor) -> None:
+        """`g`, the gradient of a slice, without filling it up with zeros."""
+        box = pending if isinstance(edge, tuple) else leaves
+        x, op = node.inputs[0]._array, node.op  # type: ignore[index]
+        have = box.get(edge)
+        if have is None or edge not in sums or have._array.dtype is not g._array.dtype:
+            box[edge] = _sum_for(x, have, g)
+            sums.add(edge)
+        part = box[edge]._array[tuple(map(slice, op.starts, op.limits, op.strides))]  # type: ignore[attr-defined]
+        if have is None:
+            np.copyto(part, g._array)
+        else:
+            np.add(part, g._array, out=part)
 
     with grad_mode(create_graph):
         for e, g in zip(edges, seeds, strict=True):
             if e is not None:
                 send(e, g)
-        r = recording.active()
         nodes = reachable(edges)
         asked: set[Any] = {e for e in capture or () if e is not None}
         leading = None if capture is None else _leading(nodes, asked)
@@ -243,6 +270,12 @@ def flow(
                     caught[node, i] = g
             if (stop is not None and stop(node)) or (leading is not None and node not in leading):
                 continue
+            if plain and type(node) is OpNode and node.op.name == "slice" and node.inputs is not None:
+                if node.edges[0] is not None and gs[0] is not None:
+                    send_part(node.edges[0], node, gs[0])
+                if not retain:
+                    node.release()
+                continue
             back = node.backward(gs)
             if modes.here.anomaly:
                 if r is not None:
@@ -258,6 +291,16 @@ def flow(
                 if (leading is None or leaf in asked) and (hooks := _leaf_hooks(leaf)):
                     leaves[leaf] = _run_hooks(hooks, g)
     return leaves, caught
+
+
+def _sum_for(x: Array, have: Tensor | None, g: Tensor) -> Tensor:
+    """Memory of its own for the gradient of x: what there is of it, or zeros."""
+    from tracejit.tensor.tensor import wrap
+
+    dtype = g._array.dtype if have is None else np.result_type(have._array, g._array)
+    total = buffer.empty(x.shape, dtype)
+    total[...] = 0 if have is None else have._array
+    return wrap(total)
 
 
 def _find_nan(node: GradNode, gradients: Sequence[Tensor | None]) -> None:
@@ -311,7 +354,7 @@ def _accumulate(leaf: Tensor, g: Tensor, create_graph: bool, taken: list[Tensor]
                 assign(have, have + g)
             _accumulated(leaf)
             return
-        owned = g._parent is None and g._array.base is None and g._array.flags.c_contiguous
+        owned = g._parent is None and buffer.owns(g._array) and g._array.flags.c_contiguous
         if not owned or any(g is t for t in taken) or (g._grad_fn is not None and not create_graph):
             g = g.clone()
         taken.append(g)

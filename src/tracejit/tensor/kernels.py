@@ -28,12 +28,12 @@ from tracejit.runtime import buffer
 from tracejit.runtime.forks import building
 from tracejit.trace import recorder
 
-__all__ = ["evaluate", "worth"]
+__all__ = ["FLOPS", "evaluate", "worth"]
 
 _HOT = 3  # uses before a kernel is built
 _LARGE = 1 << 15  # elements of one operand below which NumPy is as quick for what reads each once
-_FLOPS = 1 << 20  # ... and multiplications, for products
-_SMALL = math.isqrt(_FLOPS)  # elements: where no operand has so many, neither of these can be reached
+FLOPS = 1 << 18  # ... and multiplications, for products: NumPy, too, shares more than these among threads
+_SMALL = math.isqrt(FLOPS)  # elements: where no operand has so many, neither of these can be reached
 _REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "argmax", "argmin")
 _READS_ONCE = frozenset([*_REDUCTIONS, "unfold", "fold"])
 
@@ -73,10 +73,10 @@ def worth(op: Op, arrays: Sequence[Array]) -> bool:
             return math.prod(op.shape) >= _LARGE  # type: ignore[attr-defined]
         case "matmul":
             x, w = arrays
-            return x.size * w.shape[-1] >= _FLOPS
+            return x.size * w.shape[-1] >= FLOPS
         case "conv":
             x, w = arrays
-            return x.size * w.size >= _FLOPS * x.shape[2]  # about: as many windows as places
+            return x.size * w.size >= FLOPS * x.shape[2]  # about: as many windows as places
         case _:
             if max(a.size for a in arrays) < _LARGE or arrays[-1].dtype.char == "l":
                 return False

@@ -12,6 +12,7 @@ the same only if the function wrote nothing outside, so anything else is refused
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from tracejit.errors import AutogradError, InPlaceError
@@ -39,7 +40,7 @@ class Region:
         self.state = default_generator.get_state() if preserve_rng_state else None
         self.drawn = default_generator.state._version.n
         self.before = None if r is None else r.footprint(default_generator.state)
-        self.autocast = modes.here.autocast
+        self.autocast, self.whole = modes.here.autocast, modes.here.whole and r is None
         self.nodes: list[GradNode] = []
         self.again: Callable[[Any], list[Tensor]] | None = None
         self.where = user_line()
@@ -81,13 +82,16 @@ class Region:
             if self.draws and self.state is not None:
                 after = default_generator.get_state()
                 assign(default_generator.state, self.state)
-        start, autocast = tape_position(), modes.here.autocast
-        modes.here.autocast = self.autocast
+        here, start = modes.here, tape_position()
+        autocast, whole = here.autocast, here.whole
+        here.autocast, here.whole = self.autocast, self.whole
+        # What was not recorded is not recorded now: a recording that comes here has been refused.
+        pause = recording.opened(None) if self.whole else nullcontext()
         try:
-            with grad_mode(True):
+            with grad_mode(True), pause:
                 outputs = call_hook(self.again, None)
         finally:
-            modes.here.autocast = autocast
+            here.autocast, here.whole = autocast, whole
             if after is not None:
                 with grad_mode(False):
                     assign(default_generator.state, after)

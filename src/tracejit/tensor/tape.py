@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracejit import config
 from tracejit.errors import AutogradError, InPlaceError, is_foreign
 from tracejit.ir.dtype import from_numpy
 from tracejit.ir.graph import Graph, evaluate, param
@@ -23,12 +24,15 @@ from tracejit.ir.op import Op
 from tracejit.ir.symint import lifted
 from tracejit.ir.types import TensorType
 from tracejit.ops.pointwise import Pointwise, Select
+from tracejit.tensor.graphs import Runner
 from tracejit.trace import recorder as recording
 
 if TYPE_CHECKING:
     from tracejit.tensor.tensor import Tensor
 
 __all__ = ["GradNode", "OpNode", "Stale", "edge_of", "overwritten", "preserve", "tape_position", "user_line"]
+
+modes = config.modes
 
 
 def overwritten(saved_by: str, saved_at: str | None, written_at: str | None) -> str:
@@ -37,6 +41,17 @@ def overwritten(saved_by: str, saved_at: str | None, written_at: str | None) -> 
         f"a value needed for the gradient of {saved_by} (saved at {saved_at or 'an unknown line'}) was overwritten "
         f"in place at {written_at or 'an unknown line'}; write out of place, or clone() before writing"
     )
+
+
+# Ops whose NumPy result may share memory with their first input.
+VIEW_OPS = frozenset({"reshape", "transpose", "slice", "broadcast", "flip", "unfold", "stop_gradient"})
+
+
+def view_root(n: Node) -> Node:
+    """What n may share memory with."""
+    while n.op.name in VIEW_OPS:
+        n = n.inputs[0]
+    return n
 
 
 class Stale:
@@ -152,11 +167,35 @@ def vjp_rule(
     return Graph(f"{op.name}_vjp", (*(g for g in gs if g is not None), *nodes), tuple(results)), tuple(where)
 
 
+class ArrayRule:
+    """`vjp_rule` on arrays: how it runs, and which inputs and results of the op it reads. Results may be gradients
+    `handed_on`, or `views` of them (result -> number of the gradient), or earlier results `again`."""
+
+    __slots__ = ("again", "handed_on", "inputs", "outputs", "run", "views", "where")
+
+    def __init__(self, rule: Graph, where: tuple[int | None, ...], gs: int, outs: int) -> None:
+        read = set(Graph("read", (), rule.results).nodes)
+        self.where = where
+        self.outputs = tuple([i for i in range(outs) if rule.params[gs + i] in read])
+        self.inputs = tuple([i for i in range(len(where)) if rule.params[gs + outs + i] in read])
+        numbers = {p: i for i, p in enumerate(rule.params[:gs])}
+        self.handed_on = {k: numbers[r] for k, r in enumerate(rule.results) if r in numbers}
+        self.again = {k: first for k, r in enumerate(rule.results) if (first := rule.results.index(r)) < k}
+        self.views = {k: numbers[root] for k, r in enumerate(rule.results) if (root := view_root(r)) in numbers}
+        self.run = Runner(rule, self.views)
+
+
 @lru_cache(maxsize=8192)
-def reads_input(op: Op, types: tuple[Any, ...], needed: tuple[bool, ...], i: int) -> bool:
-    """Whether the vjp of `op` (one result) reads its input i."""
-    rule, _ = vjp_rule(op, types, (True,), needed)
-    return rule.params[2 + i] in Graph("read", (), rule.results).nodes
+def array_rule(op: Op, types: tuple[Any, ...], given: tuple[bool, ...], needed: tuple[bool, ...]) -> ArrayRule:
+    """`vjp_rule`, to run on arrays."""
+    return ArrayRule(*vjp_rule(op, types, given, needed), sum(given), len(given))
+
+
+@lru_cache(maxsize=8192)
+def reads_input(op: Op, types: tuple[Any, ...], width: int, needed: tuple[bool, ...], i: int) -> bool:
+    """Whether the vjp of `op`, from its first result, reads its input i; the op has `width` results."""
+    rule, _ = vjp_rule(op, types, (True, *(False,) * (width - 1)), needed)
+    return rule.params[1 + width + i] in Graph("read", (), rule.results).nodes
 
 
 def preserve(target: Tensor, result: Tensor, start: int) -> None:
@@ -172,13 +211,14 @@ def preserve(target: Tensor, result: Tensor, start: int) -> None:
             continue
         seen.add(id(node))
         stack += [e[0] for e in node.edges if isinstance(e, tuple)]
-        if type(node) is not OpNode or node.inputs is None or len(node.results) != 1:
+        if type(node) is not OpNode or node.inputs is None:
             continue
         for i, t in enumerate(node.inputs):
             if t._version is not target._version or node.versions[i] != t._version.n:
                 continue
-            types = tuple((a.dtype, a.shape) for a in (node.results[0][0], *(x._array for x in node.inputs)))
-            if not reads_input(node.op, types, tuple(e is not None for e in node.edges), i):
+            arrays = (*(a for a, _, _ in node.results), *(x._array for x in node.inputs))
+            types = tuple((a.dtype, a.shape) for a in arrays)
+            if not reads_input(node.op, types, node.width, tuple(e is not None for e in node.edges), i):
                 continue
             if id(t) not in copies:
                 copies[id(t)] = wrap(t._array.copy())
@@ -218,6 +258,8 @@ class OpNode(GradNode):
                 f"the tape of {self.op.name} ({self.where}) was freed by an earlier backward(); "
                 "pass retain_graph=True to it"
             )
+        if not modes.grad and recording.active() is None:
+            return self._on_arrays(gs)
         from tracejit.tensor.tensor import apply_node
 
         ins = [self._saved(i) for i in range(len(self.inputs))]
@@ -225,6 +267,37 @@ class OpNode(GradNode):
         rule, where = self._rule((*outs, *ins), tuple(g is not None for g in gs))
         found = evaluate(rule, [g for g in gs if g is not None] + outs + ins, apply_node)
         return [None if k is None else found[k] for k in where]
+
+    def _on_arrays(self, gs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """`backward` where nobody listens and nothing is taped: the rule on bare arrays."""
+        from tracejit.tensor.tensor import wrap
+
+        assert self.inputs is not None
+        ins = [t._array for t in self.inputs]
+        outs = [array for array, _, _ in self.results]
+        types = tuple([(a.dtype, a.shape) for a in (*outs, *ins)])
+        rule = array_rule(
+            self.op, types, tuple([g is not None for g in gs]), tuple([e is not None for e in self.edges])
+        )
+        for i in rule.inputs:
+            if self.inputs[i]._version.n != self.versions[i]:
+                raise InPlaceError(overwritten(self.op.name, self.where, self.inputs[i]._version.where))
+        for i in rule.outputs:
+            _, version, n = self.results[i]
+            if version.n != n:
+                raise InPlaceError(overwritten(self.op.name, self.where, version.where))
+        given = [g for g in gs if g is not None]
+        found: list[Any] = list(rule.run([*[g._array for g in given], *outs, *ins]))
+        for k, a in enumerate(found):
+            found[k] = out = wrap(a)
+            if k in rule.views and k not in rule.handed_on and isinstance(a.base, np.ndarray):
+                out._version = given[rule.views[k]]._version  # its memory
+                out._seen = out._version.n
+        for k, i in rule.handed_on.items():
+            found[k] = given[i]
+        for k, i in rule.again.items():
+            found[k] = found[i]
+        return [None if k is None else found[k] for k in rule.where]
 
     def _rule(self, values: Sequence[Tensor], given: tuple[bool, ...]) -> tuple[Graph, tuple[int | None, ...]]:
         """`vjp_rule`; in a recording for all extents, the rule for all of them."""

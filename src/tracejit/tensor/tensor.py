@@ -22,13 +22,11 @@ from tracejit.ir.op import Array, Op
 from tracejit.ir.types import TensorType
 from tracejit.tensor import autograd
 from tracejit.tensor.kernels import evaluate
-from tracejit.tensor.tape import GradNode, OpNode, preserve, user_line
+from tracejit.tensor.tape import VIEW_OPS, GradNode, OpNode, preserve, user_line
 from tracejit.trace import recorder as recording
 
 __all__ = ["Size", "Tensor", "Version", "apply", "assign", "overwrite"]
 
-# Ops whose NumPy result may share memory with their first input.
-VIEW_OPS = frozenset({"reshape", "transpose", "slice", "broadcast", "flip", "unfold", "stop_gradient"})
 DIVIDES = ("floordiv", "mod")
 modes = config.modes
 
@@ -259,6 +257,11 @@ class Tensor(Value):
 
     def emit(self, op: Op, inputs: Sequence[Tensor]) -> Any:
         return apply(op, inputs)
+
+    def compose(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], check: Any = None) -> Any:
+        from tracejit.tensor.composite import compose
+
+        return compose(fn, args, kwargs, check)
 
     def beside(self, value: Any, dtype: DType, shape: Any) -> Any:
         return apply(Op.registry["const"](value, type_of(dtype.numpy, ())), ())  # type: ignore[call-arg]  # NumPy broadcasts it

@@ -20,6 +20,7 @@ from tracejit.ir.types import TensorType, Type
 from tracejit.ops.composed.axes import axis_of, floating, rank, same_dtype
 from tracejit.ops.composed.elementwise import abs, erf, exp, expm1, log1p, sign, tanh, where
 from tracejit.ops.composed.movement import chunk, reshape
+from tracejit.ops.composed.whole import whole
 from tracejit.ops.control import stop_gradient
 from tracejit.ops.pointwise import compute
 
@@ -70,6 +71,7 @@ def sigmoid(x: Value) -> Any:
     return Sigmoid()(floating(x))
 
 
+@whole
 def relu(x: Value) -> Any:
     """max(x, 0), where -0.0 stays; the gradient at 0 is 0."""
     # Selects, not maximum: NaN and -0.0 stay, and the gradient at a tie is not halved.
@@ -86,22 +88,26 @@ def _number(x: Value, value: float) -> float:
     return value if x.type.dtype.is_floating_point else int(value)
 
 
+@whole
 def hardtanh(x: Value, min_val: float = -1.0, max_val: float = 1.0) -> Any:
     """x limited to [min_val, max_val]; the gradient at the limits is 0."""
     low, high = _number(x, min_val), _number(x, max_val)
     return where(x <= low, low, where(x >= high, high, x))
 
 
+@whole
 def threshold(x: Value, threshold: float, value: float) -> Any:
     """x where x > threshold, else value."""
     return where(x <= _number(x, threshold), _number(x, value), x)
 
 
+@whole
 def leaky_relu(x: Value, negative_slope: float = 0.01) -> Any:
     """x where x > 0, else negative_slope * x."""
     return where(x > 0, x, x * negative_slope)
 
 
+@whole
 def prelu(x: Value, weight: Value) -> Any:
     """As leaky_relu, with one slope, or one for each channel (axis 1)."""
     same_dtype("prelu", x, weight)
@@ -117,22 +123,26 @@ def _low(x: Any) -> Any:
     return where(x > 0, 0, x)
 
 
+@whole
 def elu(x: Value, alpha: float = 1.0) -> Any:
     """x where x > 0, else alpha * (e^x - 1)."""
     return where(x > 0, x, expm1(_low(x)) * alpha)
 
 
+@whole
 def celu(x: Value, alpha: float = 1.0) -> Any:
     """x where x > 0, else alpha * (e^(x / alpha) - 1)."""
     return where(x > 0, x, expm1(_low(x) * (1 / alpha)) * alpha)
 
 
+@whole
 def selu(x: Value) -> Any:
     """Self-normalising elu: scale * elu(x, alpha) with the constants of the paper."""
     alpha, scale = 1.6732632423543772, 1.0507009873554805
     return where(x > 0, x, expm1(_low(x)) * alpha) * scale
 
 
+@whole
 def gelu(x: Value, approximate: str = "none") -> Any:
     """x * Phi(x), Phi the normal distribution function; "tanh" is the usual approximation."""
     if not x.type.dtype.is_floating_point:
@@ -145,16 +155,19 @@ def gelu(x: Value, approximate: str = "none") -> Any:
     return x * 0.5 * (1 + tanh(inner))
 
 
+@whole
 def silu(x: Value) -> Any:
     """x * sigmoid(x)."""
     return x * sigmoid(x)
 
 
+@whole
 def mish(x: Value) -> Any:
     """x * tanh(softplus(x))."""
     return x * tanh(softplus(x))
 
 
+@whole
 def softplus(x: Value, beta: float = 1.0, threshold: float = 20.0) -> Any:
     """log(1 + e^(beta x)) / beta; x itself where beta x > threshold."""
     scaled = x if beta == 1 else x * beta
@@ -163,27 +176,32 @@ def softplus(x: Value, beta: float = 1.0, threshold: float = 20.0) -> Any:
     return where(far, x, soft if beta == 1 else soft * (1 / beta))
 
 
+@whole
 def logsigmoid(x: Value) -> Any:
     """log(sigmoid(x)) without underflow."""
     negative = x < 0
     return where(negative, x, 0) - log1p(exp(where(negative, x, -x)))
 
 
+@whole
 def softsign(x: Value) -> Any:
     """x / (1 + |x|)."""
     return x / (1 + abs(x))
 
 
+@whole
 def tanhshrink(x: Value) -> Any:
     """x - tanh(x)."""
     return x - tanh(x)
 
 
+@whole
 def hardshrink(x: Value, lambd: float = 0.5) -> Any:
     """x where |x| > lambd, else 0."""
     return where((x >= -lambd) & (x <= lambd), 0, x)
 
 
+@whole
 def softshrink(x: Value, lambd: float = 0.5) -> Any:
     """x moved by lambd towards 0."""
     if lambd < 0:
@@ -191,16 +209,19 @@ def softshrink(x: Value, lambd: float = 0.5) -> Any:
     return where((x >= -lambd) & (x <= lambd), 0, x - sign(x) * lambd)
 
 
+@whole
 def hardsigmoid(x: Value) -> Any:
     """x / 6 + 1/2 limited to [0, 1]."""
     return where(x <= -3, 0, where(x >= 3, 1, x * (1 / 6) + 0.5))
 
 
+@whole
 def hardswish(x: Value) -> Any:
     """x * hardsigmoid(x)."""
     return where(x <= -3, 0, where(x >= 3, x, x * (x + 3) * (1 / 6)))
 
 
+@whole
 def glu(x: Value, dim: int = -1) -> Any:
     """a * sigmoid(b), a and b the halves of x along `dim`."""
     n = x.type.shape[axis_of(dim, rank(x))] if rank(x) else 1

@@ -14,11 +14,13 @@ from tracejit.ops.composed.linear_algebra import matmul
 from tracejit.ops.composed.movement import transpose
 from tracejit.ops.composed.reduction import amax, softmax
 from tracejit.ops.composed.selection import repeat_interleave
+from tracejit.ops.composed.whole import whole
 from tracejit.ops.source import Iota
 
 __all__ = ["scaled_dot_product_attention"]
 
 
+@whole
 def dropout(input: Value, uniform: Value, p: float = 0.5) -> Any:
     """input / (1 - p) where uniform >= p, else 0; `uniform` is broadcast to the input."""
     if p == 1:
@@ -33,6 +35,7 @@ def attention_scores_shape(query: Value, key: Value) -> tuple[Any, ...]:
     return (*batch, query.type.shape[-2], key.type.shape[-2])
 
 
+@whole
 def scaled_dot_product_attention(
     query: Value,
     key: Value,

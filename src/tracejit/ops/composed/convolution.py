@@ -10,6 +10,7 @@ from tracejit.ir.dim import same
 from tracejit.ir.node import Value, constant, expand_to
 from tracejit.ops.composed.axes import one_per, rank, same_dtype
 from tracejit.ops.composed.movement import reshape
+from tracejit.ops.composed.whole import whole
 from tracejit.ops.conv import Conv
 from tracejit.ops.movement import Flip, Pad, Transpose
 
@@ -104,6 +105,7 @@ def _padding(
     return widths, widths
 
 
+@whole
 def conv1d(
     input: Value,
     weight: Value,
@@ -117,6 +119,7 @@ def conv1d(
     return _conv(1, input, weight, bias, stride, padding, dilation, groups)
 
 
+@whole
 def conv2d(
     input: Value,
     weight: Value,
@@ -130,6 +133,7 @@ def conv2d(
     return _conv(2, input, weight, bias, stride, padding, dilation, groups)
 
 
+@whole
 def conv3d(
     input: Value,
     weight: Value,
@@ -184,6 +188,7 @@ def _conv_transpose(
     return _biased(reshape(out, (n, groups * per_group, *out.type.shape[3:])), bias, single)
 
 
+@whole
 def conv_transpose1d(
     input: Value,
     weight: Value,
@@ -198,6 +203,7 @@ def conv_transpose1d(
     return _conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@whole
 def conv_transpose2d(
     input: Value,
     weight: Value,
@@ -212,6 +218,7 @@ def conv_transpose2d(
     return _conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@whole
 def conv_transpose3d(
     input: Value,
     weight: Value,

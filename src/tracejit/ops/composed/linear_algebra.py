@@ -13,6 +13,7 @@ from tracejit.ops.composed.axes import axis_of, rank, same_dtype
 from tracejit.ops.composed.elementwise import where
 from tracejit.ops.composed.movement import permute, reshape, unsqueeze
 from tracejit.ops.composed.reduction import sum, vector_norm
+from tracejit.ops.composed.whole import whole
 from tracejit.ops.contract import MatMul
 from tracejit.ops.movement import Transpose
 from tracejit.ops.reduce import ReduceSum
@@ -171,6 +172,7 @@ def chain_matmul(*matrices: Value) -> Any:
     return out
 
 
+@whole
 def linear(input: Value, weight: Value, bias: Value | None = None) -> Any:
     """input @ weight.T + bias."""
     if rank(weight) == 1 and bias is None:

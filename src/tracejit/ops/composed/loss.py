@@ -19,6 +19,7 @@ from tracejit.ops.composed.axes import axis_of, rank, require, same_dtype
 from tracejit.ops.composed.elementwise import abs, clamp, eq, exp, log, ne, where, xlogy
 from tracejit.ops.composed.linear_algebra import cosine_similarity, pairwise_distance
 from tracejit.ops.composed.movement import reshape, unsqueeze
+from tracejit.ops.composed.whole import whole
 from tracejit.ops.control import StopGradient
 from tracejit.ops.indexing import Take
 from tracejit.ops.movement import Broadcast
@@ -61,17 +62,20 @@ def _weighted(loss: Any, weight: Value | None, reduction: str) -> Any:
     return _reduced(loss, reduction)
 
 
+@whole
 def mse_loss(input: Value, target: Value, reduction: str = "mean", weight: Value | None = None) -> Any:
     """(input - target)^2."""
     d = input - target
     return _weighted(d * d, weight, reduction)
 
 
+@whole
 def l1_loss(input: Value, target: Value, reduction: str = "mean", weight: Value | None = None) -> Any:
     """|input - target|."""
     return _weighted(abs(input - target), weight, reduction)
 
 
+@whole
 def smooth_l1_loss(input: Value, target: Value, reduction: str = "mean", beta: float = 1.0) -> Any:
     """d^2 / (2 beta) below beta, |d| - beta / 2 above."""
     if beta < 0:
@@ -82,6 +86,7 @@ def smooth_l1_loss(input: Value, target: Value, reduction: str = "mean", beta: f
     return _reduced(where(d < beta, d * d * (0.5 / beta), d - 0.5 * beta), reduction)
 
 
+@whole
 def huber_loss(
     input: Value, target: Value, reduction: str = "mean", delta: float = 1.0, weight: Value | None = None
 ) -> Any:
@@ -105,6 +110,7 @@ def binary_cross_entropy(input: Value, target: Value, weight: Value | None = Non
     return _reduced(loss if weight is None else loss * weight, reduction)
 
 
+@whole
 def binary_cross_entropy_with_logits(
     input: Value, target: Value, weight: Value | None = None, reduction: str = "mean", pos_weight: Value | None = None
 ) -> Any:
@@ -119,6 +125,7 @@ def binary_cross_entropy_with_logits(
     return _reduced(loss if weight is None else loss * weight, reduction)
 
 
+@whole
 def kl_div(input: Value, target: Value, reduction: str = "mean", log_target: bool = False) -> Any:
     """target * (log target - input); "batchmean" divides the sum by the batch."""
     if not (input.type.dtype.is_floating_point and target.type.dtype.is_floating_point):
@@ -225,13 +232,30 @@ def _classes(x: Value, target: Value, name: str, axis: int, ignore_index: int) -
     at = cast(target, dt.int64)
     counts = ne(at, ignore_index)
     n = x.type.shape[axis]
-    require(
-        ~counts | ((at >= 0) & (at < n)),
-        f"{name}: a target lies outside 0 .. {n - 1} and is not ignore_index={ignore_index}",
-    )
+    require(~counts | ((at >= 0) & (at < n)), _outside(name, n, ignore_index))
     kept = tuple(i for i in range(rank(x)) if i != axis)
     number = x.emit(Iota(x.type.shape, axis, dt.int64), ())
     return eq(number, Broadcast(x.type.shape, kept)(at)), counts
+
+
+def _outside(name: str, classes: Any, ignore_index: int) -> str:
+    return f"{name}: a target lies outside 0 .. {classes - 1} and is not ignore_index={ignore_index}"
+
+
+@whole
+def _are_classes(target: Value, classes: int, ignore_index: int) -> Any:
+    """Whether each target counts, and is a class if it does."""
+    at = cast(target, dt.int64)
+    return reduce.all(eq(at, ignore_index) | ((at >= 0) & (at < classes)))
+
+
+def _check_classes(
+    input: Value, target: Value, weight: Value | None = None, ignore_index: int = -100, *_: Any, **__: Any
+) -> None:
+    """What `cross_entropy` requires of its targets."""
+    if target.type.dtype.kind in "iu":
+        classes = input.type.shape[0 if rank(input) == 1 else 1]
+        require(_are_classes(target, classes, ignore_index), _outside("cross_entropy", classes, ignore_index))
 
 
 def _picked(x: Any, mask: Any, axis: int) -> Any:
@@ -274,6 +298,7 @@ def _class_mean(loss: Any, x: Value, target: Value, weight: Value | None, counts
     return _reduced(loss, reduction)
 
 
+@whole(check=_check_classes)
 def cross_entropy(
     input: Value,
     target: Value,

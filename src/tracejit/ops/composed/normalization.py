@@ -12,6 +12,7 @@ from tracejit.ir.node import Value, cast
 from tracejit.ops.composed.axes import rank, spread
 from tracejit.ops.composed.elementwise import rsqrt
 from tracejit.ops.composed.movement import reshape
+from tracejit.ops.composed.whole import whole
 from tracejit.ops.movement import Broadcast
 from tracejit.ops.reduce import ReduceSum
 
@@ -64,6 +65,7 @@ def _inner_axes(name: str, x: Value, normalized_shape: int | Sequence[int]) -> t
     return tuple(range(rank(x) - len(shape), rank(x)))
 
 
+@whole
 def layer_norm(
     input: Value,
     normalized_shape: int | Sequence[int],
@@ -80,6 +82,7 @@ def layer_norm(
     return cast(_scaled("layer_norm", input, y, weight, bias, axes), input.type.dtype)
 
 
+@whole
 def rms_norm(
     input: Value, normalized_shape: int | Sequence[int], weight: Value | None = None, eps: float | None = None
 ) -> Any:
@@ -96,6 +99,7 @@ def rms_norm(
     return cast(_scaled("rms_norm", input, x * spread(scale, x, axes), weight, None, axes), input.type.dtype)
 
 
+@whole
 def group_norm(
     input: Value, num_groups: int, weight: Value | None = None, bias: Value | None = None, eps: float = 1e-5
 ) -> Any:
@@ -128,6 +132,14 @@ def batch_moments(x: Value) -> tuple[Any, Any, Any]:
     return mean, var, product(tuple(x.type.shape[i] for i in axes))
 
 
+@whole
+def batch_normalized(x: Value, weight: Value | None, bias: Value | None, eps: float) -> tuple[Any, Any, Any]:
+    """x normalised by mean and variance of each channel (axis 1), and these two."""
+    mean, var, _ = batch_moments(x)
+    return normalize_channels(x, mean, var, weight, bias, eps), mean, var
+
+
+@whole
 def normalize_channels(x: Value, mean: Any, var: Any, weight: Value | None, bias: Value | None, eps: float) -> Any:
     """(x - mean) / sqrt(var + eps) * weight + bias, all given for each channel (axis 1)."""
     wide, name = _wide(x), "batch_norm"

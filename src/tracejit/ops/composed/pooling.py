@@ -23,6 +23,7 @@ from tracejit.ops.composed.elementwise import abs, div, eq, pow, where
 from tracejit.ops.composed.movement import cat, movedim, permute, reshape, slice_along, unsqueeze
 from tracejit.ops.composed.reduction import max, mean
 from tracejit.ops.composed.selection import table
+from tracejit.ops.composed.whole import whole
 from tracejit.ops.movement import Broadcast, Fold, Unfold
 from tracejit.ops.reduce import ArgMax, ReduceSum
 from tracejit.ops.source import Iota
@@ -105,6 +106,7 @@ def _input_positions(at: Any, extents: Sequence[int], k: Any, s: Any, p: Any, d:
     return total
 
 
+@whole
 def max_pool1d(
     input: Value,
     kernel_size: Size,
@@ -118,6 +120,7 @@ def max_pool1d(
     return _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
+@whole
 def max_pool2d(
     input: Value,
     kernel_size: Size,
@@ -131,6 +134,7 @@ def max_pool2d(
     return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
+@whole
 def max_pool3d(
     input: Value,
     kernel_size: Size,
@@ -178,6 +182,7 @@ def _window_sizes(x: Value, k: Any, s: Any, p: Any, extra: Any, count_include_pa
     return sizes.astype(x.type.dtype.numpy)
 
 
+@whole
 def avg_pool1d(
     input: Value,
     kernel_size: Size,
@@ -190,6 +195,7 @@ def avg_pool1d(
     return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad)
 
 
+@whole
 def avg_pool2d(
     input: Value,
     kernel_size: Size,
@@ -203,6 +209,7 @@ def avg_pool2d(
     return _avg_pool(2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
+@whole
 def avg_pool3d(
     input: Value,
     kernel_size: Size,

@@ -34,6 +34,7 @@ from tracejit.ops.composed.elementwise import (
     where,
 )  # fmt: skip
 from tracejit.ops.composed.movement import diagonal, movedim, ravel, reshape, slice_along, transpose, unsqueeze
+from tracejit.ops.composed.whole import whole
 from tracejit.ops.control import StopGradient
 from tracejit.ops.order import CumMax, CumProd, CumSum
 from tracejit.ops.reduce import ArgMax, ArgMin, ReduceMax, ReduceMin, ReduceProd, ReduceSum
@@ -569,6 +570,7 @@ def _prepared(name: str, x: Value, dim: int | None, dtype: DType | None) -> tupl
     return _accumulated(x), x.type.dtype, (axis,)
 
 
+@whole
 def softmax(x: Value, dim: int | None = None, *, dtype: DType | None = None) -> Any:
     """e^x / sum e^x along `dim`, from x - max(x)."""
     wide, kind, axes = _prepared("softmax", x, dim, dtype)
@@ -583,6 +585,7 @@ def softmin(x: Value, dim: int | None = None, *, dtype: DType | None = None) -> 
     return softmax(-x, dim, dtype=dtype)
 
 
+@whole
 def log_softmax(x: Value, dim: int | None = None, *, dtype: DType | None = None) -> Any:
     """x - log sum e^x along `dim`."""
     wide, kind, axes = _prepared("log_softmax", x, dim, dtype)
@@ -592,6 +595,7 @@ def log_softmax(x: Value, dim: int | None = None, *, dtype: DType | None = None)
     return reshape(cast(z - spread(log(ReduceSum(axes)(exp(z))), z, axes), kind), x.type.shape)
 
 
+@whole
 def logsumexp(x: Value, dim: Dims = None, keepdim: bool = False) -> Any:
     """log sum e^x over `dim`, without overflow; -inf where all are -inf."""
     x = floating(x)
