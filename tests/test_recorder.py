@@ -7,6 +7,7 @@ import difflib
 import fractions
 import gc
 import heapq
+import inspect
 import json
 import pprint
 import statistics
@@ -19,6 +20,7 @@ import weakref
 import pytest
 
 import tracejit as tj
+from tracejit.errors import NotCompilable
 from tracejit.tensor.jit import DOMAIN
 from tracejit.tensor.tape import vjp_rule
 from tracejit.trace import copies, instrument
@@ -350,6 +352,25 @@ def test_a_recorder_starts_empty():
     assert not r.cells
     assert r.is_old([])
     assert not r.is_old(r.made([]))
+
+
+def test_instrumented_code_has_room_for_what_hooks_push():
+    found = 0
+    for module in (statistics, string, textwrap, fractions, heapq, pprint, difflib, json):
+        todo = [compile(inspect.getsource(module), module.__file__, "exec")]
+        while todo:
+            code = todo.pop()
+            todo += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+            if code.co_exceptiontable:
+                continue
+            try:
+                new = instrument._written(code)
+            except NotCompilable:
+                continue
+            exact = instrument.Bytecode.from_code(new).to_code()
+            assert new.co_stacksize >= exact.co_stacksize, code.co_qualname
+            found += 1
+    assert found > 200
 
 
 # -- the compiled callable

@@ -206,10 +206,18 @@ def _written(code: types.CodeType) -> types.CodeType:
         _load_bytecode()
     program = Bytecode.from_code(code)
     writer = _Writer(code, list(program))
+    deeper = 0
     for i in range(len(writer.source)):
+        before = len(writer.out)
         writer.step(i)
+        effects = [x.stack_effect() for x in writer.out[before:] if isinstance(x, Instr)]
+        deeper = max(deeper, sum(n for n in effects if n > 0))
     program[:] = writer.out
-    return program.to_code()
+    if code.co_exceptiontable:
+        return program.to_code()
+    # At most what one instruction became pushes on top. To find the depth itself the library follows all paths, which
+    # takes as long as all the rest.
+    return program.to_code(stacksize=code.co_stacksize + deeper, compute_exception_stack_depths=False)
 
 
 class _Writer:
