@@ -15,7 +15,7 @@ from tracejit.ir.op import Array, At, Op, Reader, Sample
 from tracejit.ir.types import TensorType, TupleType, Type, same_type
 from tracejit.records import dataclass
 
-__all__ = ["Loop", "StopGradient", "ToDevice", "stop_gradient", "to_device"]
+__all__ = ["Loop", "StopGradient", "ToDevice", "While", "stop_gradient", "to_device"]
 
 
 class StopGradient(Op):
@@ -141,6 +141,64 @@ class Loop(Op):
         yield Sample(cls(swap, 3, 2, 0), (rng.normal(size=4), rng.normal(size=4)), differentiable=False, note="swap")
         last = Graph("shift", (a, b), (b, a))
         yield Sample(cls(last, 3, 1, 1), (rng.normal(size=4), rng.normal(size=(3, 4))), differentiable=False)
+
+
+@dataclass(frozen=True)
+class While(Op):
+    """Turns of `body` for as long as their test holds, `limit` at most; a turn whose test fails was not run.
+
+        inputs   carried values | fixed values
+        body     (carried, fixed) -> (carried, test), the test a bool[]
+        results  carried values | how many turns there were, i64[]
+
+    It has no gradient: how often it turns is not known before.
+    """
+
+    name = "while"
+    library = "loop"
+    body: Graph
+    limit: int
+    carried: int
+
+    def infer(self, *types: TensorType) -> Type:
+        wanted = [p.type for p in self.body.params]
+        if len(types) != len(wanted) or not 0 <= self.carried <= len(wanted):
+            raise OpError(f"while of {len(types)} inputs: its body takes {len(wanted)}")
+        for k, (have, want) in enumerate(zip(types, wanted)):
+            if not same_type(have, want):
+                raise OpError(f"while: input {k} is {have}, its body wants {want}")
+        made = [r.type for r in self.body.results]
+        for k, (have, want) in enumerate(zip(made, types[: self.carried])):
+            if not same_type(have, want):
+                raise OpError(f"while: carried value {k} is {want}, its body makes {have} of it")
+        if len(made) != self.carried + 1 or made[-1].dtype is not dt.bool_ or made[-1].shape:
+            raise OpError(f"while carries {self.carried} values and needs a test of type bool[], its body gives {made}")
+        return TupleType((*made[: self.carried], TensorType(dt.int64, ())))
+
+    def eval(self, *arrays: Array) -> Any:
+        carried, fixed, turns = list(arrays[: self.carried]), arrays[self.carried :], 0
+        while turns < self.limit:
+            *made, test = run(self.body, (*carried, *fixed))
+            if not test:
+                break
+            carried, turns = made, turns + 1
+        return (*(np.array(c) for c in carried), np.array(turns, np.int64))
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
+        reduce_max: Any = Op.registry["reduce_max"]
+        for dtype in (dt.float32, dt.float64, dt.int64):
+            t = TensorType(dtype, (2, 3))
+            x, n, by = param("x", t), param("n", TensorType(dt.int64, ())), param("by", t)
+            top = reduce_max((0, 1))(x)
+            body = Graph("turn", (x, n, by), (x + by, n + 1, top < 20))
+            start, step = (rng.integers(1, 4, (2, 3)).astype(dtype.numpy) for _ in range(2))
+            for limit in (0, 1, 3, 1000):
+                yield Sample(cls(body, limit, 2), (start, np.array(5), step), differentiable=False)
+            yield Sample(cls(body, 9, 2), (start + 30, np.array(5), step), differentiable=False, note="no turn")
+        a, b = (param(n, TensorType(dt.float64, (4,))) for n in "ab")
+        swap = Graph("swap", (a, b), (b, a * 0.5, reduce_max((0,))(a * a + b * b) > 0.001))
+        yield Sample(cls(swap, 99, 2), (rng.normal(size=4), np.ones(4)), differentiable=False, note="swap")
 
 
 def stop_gradient(x: Any) -> Any:

@@ -18,7 +18,7 @@ from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.printer import clean_name, to_text
 from tracejit.ir.verify import verify
-from tracejit.ops.control import Loop
+from tracejit.ops.control import Loop, While
 from tracejit.passes import algebra, movement
 from tracejit.passes.dedupe import dedupe
 from tracejit.passes.fold import fold
@@ -83,7 +83,7 @@ def optimize(graph: Graph, *, exact_only: bool = True, loops: bool = False) -> G
                 verify(graph)
             except IRError as e:
                 raise IRError(f"after pass {step.name}: {e}") from e
-    return _bodies(graph, exact_only) if any(isinstance(n.op, Loop) for n in graph.nodes) else graph
+    return _bodies(graph, exact_only) if any(isinstance(n.op, (Loop, While)) for n in graph.nodes) else graph
 
 
 def _bodies(graph: Graph, exact_only: bool) -> Graph:
@@ -93,7 +93,7 @@ def _bodies(graph: Graph, exact_only: bool) -> Graph:
         if n in new:
             continue
         inputs = tuple([new[i] for i in n.inputs])
-        if isinstance(n.op, Loop):
+        if isinstance(n.op, (Loop, While)):
             new[n] = Node.of(replace(n.op, body=optimize(stack_pieces(n.op.body), exact_only=exact_only)), inputs)
             new[n].label, new[n].where = n.label, n.where
         else:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tracejit.runtime.walker import _words
+from tracejit.runtime.walker import FRAME, PAUSED, _words
 
 __all__ = ["CALLABLE", "ENTRY", "OPS", "RUN", "text"]
 
@@ -80,6 +80,7 @@ declare void @PyErr_Clear()
 declare void @PyErr_Fetch(ptr, ptr, ptr)
 declare void @PyErr_Restore(ptr, ptr, ptr)
 declare i64 @PyList_Size(ptr)
+declare i32 @PyErr_CheckSignals()
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
@@ -598,8 +599,11 @@ frame.take:
   br i1 %frees, label %run.free, label %run.here
 run.here:
   store i64 1, ptr %frame.busy.p
+  br label %run.here.on
+run.here.on:
   %failed.here = call i64 @tj_walk(ptr %program, ptr %frame, ptr %pointers, ptr null)
-  br label %ran
+  %pauses.here = icmp eq i64 %failed.here, PAUSED
+  br i1 %pauses.here, label %run.here.on, label %ran
 run.free:
   %team.p = get ptr %x.p TEAM
   %team.size = get i64 %x.p TEAM_SIZE
@@ -618,13 +622,28 @@ run.pin:                                          ; other threads may drop what 
   store i64 1, ptr %pinned
   store i64 1, ptr %frame.busy.p
   call void @each(ptr @Py_IncRef, ptr %arrays, i64 %pins)
+  br label %run.on
+run.on:
   %thread = call ptr @PyEval_SaveThread()
   %failed.free = call i64 @tj_walk(ptr %program, ptr %frame, ptr %pointers, ptr %team)
   call void @PyEval_RestoreThread(ptr %thread)
+  %pauses = icmp eq i64 %failed.free, PAUSED
+  br i1 %pauses, label %run.pause, label %run.done
+run.pause:                                        ; in the middle of a long loop
+  %signals = call i32 @PyErr_CheckSignals()
+  %quiet = icmp eq i32 %signals, 0
+  br i1 %quiet, label %run.on, label %run.stop
+run.stop:                                         ; what a signal handler has raised is the answer
+  %paused.p = at %frame PAUSED_TURN
+  store i64 0, ptr %paused.p
+  store i64 0, ptr %frame.busy.p
+  call void @Py_DecRef(ptr %crew)
+  br label %leave
+run.done:
   call void @Py_DecRef(ptr %crew)
   br label %ran
 ran:
-  %failed = phi i64 [ %failed.here, %run.here ], [ %failed.free, %run.pin ]
+  %failed = phi i64 [ %failed.here, %run.here.on ], [ %failed.free, %run.done ]
   store i64 0, ptr %frame.busy.p
   %passed = icmp eq i64 %failed, -1
   br i1 %passed, label %advance, label %missed
@@ -743,7 +762,8 @@ forget:
 give_up:
   br label %leave
 leave:
-  %answer = phi ptr [ %result, %won ], [ %miss, %missed ], [ null, %raised.out ], [ inttoptr (i64 1 to ptr), %give_up ]
+  %answer = phi ptr [ %result, %won ], [ %miss, %missed ], [ null, %raised.out ], [ null, %run.stop ],
+                    [ inttoptr (i64 1 to ptr), %give_up ]
   %owned = get i64 %entry.o OWNED
   %owned.n = get i64 %entry.o OWNED_COUNT
   %owned.p = at %r %owned
@@ -903,4 +923,5 @@ def text(names: Mapping[str, Any]) -> str:
     known = {"SWITCH": "\n".join(f"i64 {n}, label %op.{name}" for name, n in OPS.items()), **names}
     for table in (CALLABLE, ENTRY, RUN):
         known |= {name.upper(): n for name, n in table.items()}
+    known |= {"PAUSED": PAUSED, "PAUSED_TURN": FRAME["turn"]}
     return _macros(re.sub(r"\b[A-Z][A-Z0-9_]*\b", lambda m: str(known.get(m[0], m[0])), _TEXT))

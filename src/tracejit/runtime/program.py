@@ -22,12 +22,25 @@ from typing import TYPE_CHECKING, Any
 from tracejit.errors import BackendError
 from tracejit.records import dataclass
 from tracejit.runtime import buffer, entry, team
-from tracejit.runtime.walker import BATCH, BIND, FRAME, LOOP, MOVE, PROGRAM, STEP, native
+from tracejit.runtime.walker import BATCH, BIND, CHECK, FRAME, LOOP, MOVE, PAUSED, PROGRAM, STEP, native
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Address", "Arena", "Arg", "Batch", "Check", "External", "Int", "Loop", "Program", "Row", "Step"]
+__all__ = [
+    "Address",
+    "Arena",
+    "Arg",
+    "Batch",
+    "Check",
+    "External",
+    "Int",
+    "Interrupted",
+    "Loop",
+    "Program",
+    "Row",
+    "Step",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +98,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Steps `first` to before `stop`, run `trips` >= 1 times. Loops do not overlap, and no check is due in one."""
+    """Steps `first` to before `stop`, run `trips` >= 1 times. Loops do not overlap.
+
+    With `count` a check that is due in the loop ends it there instead of the run; how many turns were complete is then
+    stored at that place. No check is due in other loops.
+    """
 
     first: int
     stop: int
     trips: int
+    count: Arg | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +120,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """After step `after_step` the `itemsize` bytes at `arg` must equal `expected`, or the run ends there."""
+    """After step `after_step` the `itemsize` bytes at `arg` must equal `expected`, or the run, or loop, ends there."""
 
     after_step: int
     arg: Arg
@@ -135,7 +153,7 @@ class Program:
         for index, check in enumerate(self.checks):
             assert 0 <= check.after_step < len(self.steps), f"check {index} waits for step {check.after_step}"
             assert check.itemsize in (1, 2, 4, 8), f"check {index} of {check.itemsize} bytes"
-            assert not any(loop.first <= check.after_step < loop.stop for loop in self.loops), (
+            assert not any(loop.first <= check.after_step < loop.stop and not loop.count for loop in self.loops), (
                 f"check {index} in a loop"
             )
         stops = (0, *(loop.stop for loop in self.loops))
@@ -164,10 +182,10 @@ class Program:
             pointers = (ctypes.c_void_p * len(pointers))(*pointers)
         crew = team.current() if self.is_wide else None
         frame = self.take_frame()
-        try:
-            return self._walk(self.address, frame.address, pointers, crew and crew.address)
-        finally:
-            self._idle.append(frame)
+        while (failed := self._walk(self.address, frame.address, pointers, crew and crew.address)) == PAUSED:
+            pass  # Python handles signals; what they raise leaves the frame to nobody
+        self._idle.append(frame)
+        return failed
 
     def run_arrays(self, arrays: Sequence[npt.NDArray[Any]], done: list[int]) -> None:
         """`run` on the memory of these, all of them exactly ndarrays, a microsecond sooner; its result is added to
@@ -176,16 +194,24 @@ class Program:
             raise BackendError(f"program of {self.externals} externals run with {len(arrays)}")
         crew = team.current() if self.is_wide else None
         frame = self.take_frame()
+        walk, at, paused = self._walk, len(done), False
+        if self._enter is not None:
+            walk, args = self._enter, (self.address, frame.address, crew.address if crew else 0, *arrays)
+        else:
+            pointers = (ctypes.c_void_p * len(arrays))(*map(buffer.address, arrays))
+            args = (self.address, frame.address, pointers, crew and crew.address)
         try:
-            if self._enter is not None:
-                args = (self.address, frame.address, crew.address if crew else 0, *arrays)
-                done.extend(starmap(self._enter, (args,)))
-            else:
-                pointers = (ctypes.c_void_p * len(arrays))(*map(buffer.address, arrays))
-                args = (self.address, frame.address, pointers, crew and crew.address)
-                done.extend(starmap(self._walk, (args,)))
+            while True:
+                done.extend(starmap(walk, (args,)))
+                if done[at] != PAUSED:
+                    break
+                paused = True
+                done.pop()
         finally:
-            self._idle.append(frame)
+            if (paused and len(done) == at) or done[at:] == [PAUSED]:  # interrupted in a loop, which comes before writes
+                done.clear()
+            else:
+                self._idle.append(frame)
 
     def take_frame(self) -> _Frame:
         """Memory for one run at a time; `address` is what the walker wants."""
@@ -203,7 +229,9 @@ class Program:
         for index, step in enumerate(self.steps):
             operands = ", ".join(map(_show, step.args))
             wide = f" in slices of {step.grain}" if step.parallel else ""
-            lines += [f"  {loop.trips} times:" for loop in self.loops if loop.first == index]
+            lines += [
+                f"  {'at most ' if loop.count else ''}{loop.trips} times:" for loop in self.loops if loop.first == index
+            ]
             lines += ["  together:" for batch in self.batches if batch.first == index]
             pad = "  " if any(x.first <= index < x.stop for x in (*self.loops, *self.batches)) else ""
             lines.append(f"  {pad}{index}: {step.name or hex(step.address)}({operands}) over {step.extent}{wide}")
@@ -215,7 +243,8 @@ class Program:
         return "\n".join(lines)
 
     def _operands(self) -> list[Arg]:
-        return [arg for step in self.steps for arg in step.args] + [check.arg for check in self.checks]
+        counts = [loop.count for loop in self.loops if loop.count]
+        return [*(arg for step in self.steps for arg in step.args), *(check.arg for check in self.checks), *counts]
 
 
 @dataclass(frozen=True)
@@ -252,6 +281,9 @@ def _tables(program: Program) -> _Tables:
     moves = array("q")  # of the loop at hand
     move_tables: list[array[int]] = []
     ends = {loop.stop - 1: loop for loop in program.loops}
+    begins = {loop.first: loop for loop in program.loops}
+    since: dict[Loop, int] = {}  # the first check in a loop
+    inside_loop: list[tuple[int, int]] = []  # (word of a check's record, number of the loop that it ends)
     batches = {index: batch for batch in program.batches for index in range(batch.first, batch.stop)}
     members = array("q")  # records of steps in batches, as those in `steps`
     records: list[int] = []  # of each step in `steps`; members of a batch have one together
@@ -279,6 +311,8 @@ def _tables(program: Program) -> _Tables:
     # Records are written in the order of the tables of `walker.py`; addresses of tables are known once all are written.
     for index, step in enumerate(program.steps):
         batch = batches.get(index)
+        if (begun := begins.get(index)) is not None:
+            since[begun] = len(checks) // len(CHECK)
         records.append(len(steps) // len(STEP))
         now = due.get(index, ()) if batch is None else ()
         table = steps if batch is None else members
@@ -296,11 +330,18 @@ def _tables(program: Program) -> _Tables:
             loop = ends[index]
             loops.extend((records[loop.first], loop.trips, 8 * len(frame), len(moves) // len(MOVE), 0))
             frame.append(0)
+            first, passed = since[loop], len(checks) // len(CHECK) + len(now)
+            loops.extend((records[index] + 1, 8 * len(frame) if loop.count else 0, first, passed))
+            if loop.count:
+                put(loop.count)
             move_tables.append(moves)
             moves = array("q")
         for n in now:
             check = program.checks[n]
-            checks.extend((8 * len(frame), check.itemsize, _signed(check), n))
+            around = next((k for k, x in enumerate(program.loops) if x.first <= index < x.stop), -1)
+            if around >= 0:
+                inside_loop.append((len(checks) + CHECK["loop"], around))
+            checks.extend((8 * len(frame), check.itemsize, _signed(check), n, 0))
             put(check.arg)
 
     scratch = _round_up(max([64, *(step.scratch for step in program.steps)]))
@@ -314,6 +355,8 @@ def _tables(program: Program) -> _Tables:
         loops[len(LOOP) * number + LOOP["move_table"]] = table.buffer_info()[0]
     for number, index in enumerate(ends):
         steps[len(STEP) * records[index] + STEP["loop"]] = loops.buffer_info()[0] + 8 * len(LOOP) * number
+    for word, number in inside_loop:
+        checks[word] = loops.buffer_info()[0] + 8 * len(LOOP) * number
     steps_at, binds_at, checks_at = (part.buffer_info()[0] for part in (steps, binds, checks))
     words = (ctypes.c_int64 * len(PROGRAM))(
         len(steps) // len(STEP), steps_at, len(binds) // len(BIND), binds_at, checks_at, scratch

@@ -25,7 +25,8 @@ from tracejit.runtime import engine
 from tracejit.runtime.engine import Code
 
 __all__ = [
-    "BATCH", "BIND", "FRAME", "LOOP", "MOVE", "PROGRAM", "TEAM", "WORKER", "Native", "has_threads", "native", "text",
+    "BATCH", "BIND", "CHECK", "FRAME", "LOOP", "MOVE", "PAUSED", "PROGRAM", "TEAM", "WORKER", "Native", "has_threads",
+    "native", "text",
 ]  # fmt: skip
 
 
@@ -45,16 +46,22 @@ WORKER: Final = _words("team id scratch scratch_bytes thread . . .")
 PROGRAM: Final = _words("steps step_table binds bind_table check_table scratch")
 STEP: Final = _words("function args extent slices unit checks loop")  # args: byte offset in the frame
 BATCH: Final = _words("frame members")  # the arguments of a batch; members: records as in the table of steps
-LOOP: Final = _words("first trips turn moves move_table")  # turn: byte offset in the frame of the word that counts
+# turn: byte offset in the frame of the word that counts; count: of the place where the count goes of a loop that may
+# end early, else 0; checks, passed: the first check in the loop, and the one after it; on: the step after it
+LOOP: Final = _words("first trips turn moves move_table on count checks passed")
 MOVE: Final = _words("slot by")  # slot: byte offset in the frame
 BIND: Final = _words("external byte_offset slot")  # slot: byte offset in the frame
-CHECK: Final = _words("slot itemsize bits index")
-FRAME: Final = _words("scratch . . . . . . . args")  # then arguments, arena and scratch
+CHECK: Final = _words("slot itemsize bits index loop")  # loop: the record of the one it ends, or null
+# Then arguments, arena and scratch. Where a loop was paused: the turn it is at (0: none was), the byte offset of the
+# word that counts them, the step and check to go on with; and since when a loop runs.
+FRAME: Final = _words("scratch turn turn_at step check since . . args")
+PAUSED: Final = -3  # what the walker returns between two stretches of a long loop: it wants to be called again
 
 # Futex: Linux, where its number is known. Elsewhere programs run on the calling thread.
 _FUTEX: Final = {"x86_64": 202, "aarch64": 98}
 _PAUSE: Final = {"x86_64": "call void @llvm.x86.sse2.pause()", "aarch64": "call void @llvm.aarch64.hint(i32 1)"}
 _WAIT, _WAKE = 128, 129  # private to this process
+_STRETCH = 50_000_000  # nanoseconds that a loop runs before Python may look for signals
 
 
 def has_threads() -> bool:
@@ -115,6 +122,7 @@ def _at(table: dict[str, int], name: str, base: str) -> str:
 _FUNCTIONS = """
 declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
+declare i32 @clock_gettime(i32, ptr)
 attributes #0 = { nounwind }
 """
 
@@ -159,11 +167,25 @@ enter:                                            ; a team that serves another c
   %need.p = {_at(PROGRAM, "scratch", "program")}
   %need = load i64, ptr %need.p
   %crew = call ptr @tj_acquire(ptr %team, i64 %need)
+  %paused.p = {_at(FRAME, "turn", "frame")}
+  %paused = load i64, ptr %paused.p
+  %is_new = icmp eq i64 %paused, 0
+  br i1 %is_new, label %step, label %resume
+resume:                                           ; in the middle of a loop
+  store i64 0, ptr %paused.p
+  %turn_at.p = {_at(FRAME, "turn_at", "frame")}
+  %turn_at = load i64, ptr %turn_at.p
+  %turn.p = getelementptr i8, ptr %frame, i64 %turn_at
+  store i64 %paused, ptr %turn.p
+  %s.paused.p = {_at(FRAME, "step", "frame")}
+  %s.paused = load i64, ptr %s.paused.p
+  %c.paused.p = {_at(FRAME, "check", "frame")}
+  %c.paused = load i64, ptr %c.paused.p
   br label %step
 
 step:
-  %s = phi i64 [ 0, %enter ], [ %s.next, %advance ]
-  %c = phi i64 [ 0, %enter ], [ %c.now, %advance ]
+  %s = phi i64 [ 0, %enter ], [ %s.paused, %resume ], [ %s.next, %advance ]
+  %c = phi i64 [ 0, %enter ], [ %c.paused, %resume ], [ %c.then, %advance ]
   %s.more = icmp slt i64 %s, %steps
   br i1 %s.more, label %step.one, label %leave
 step.one:
@@ -197,7 +219,17 @@ check.one:
   %c.record = getelementptr [{len(CHECK)} x i64], ptr %check_table, i64 %c.now
   %holds = call i1 @check(ptr %c.record, ptr %frame)
   %c.next = add i64 %c.now, 1
-  br i1 %holds, label %check, label %leave
+  br i1 %holds, label %check, label %fails
+fails:                                            ; it ends the run, or the loop around it
+  %c.loop.p = {_at(CHECK, "loop", "c.record")}
+  %c.loop = load ptr, ptr %c.loop.p
+  %is_last = icmp eq ptr %c.loop, null
+  br i1 %is_last, label %leave, label %stop
+stop:
+  %s.stopped = call i64 @stop(ptr %c.loop, ptr %frame)
+  %c.stopped.p = {_at(LOOP, "passed", "c.loop")}
+  %c.stopped = load i64, ptr %c.stopped.p
+  br label %advance
 step.end:                                         ; the last step of a loop goes back to its first, or on
   %loop.p = {_at(STEP, "loop", "step.p")}
   %loop = load ptr, ptr %loop.p
@@ -205,14 +237,23 @@ step.end:                                         ; the last step of a loop goes
   %s.on = add i64 %s, 1
   br i1 %is_plain, label %advance, label %turn
 turn:
-  %s.turned = call i64 @turn(ptr %loop, ptr %frame, i64 %s.on)
-  br label %advance
+  %s.turned = call i64 @turn(ptr %loop, ptr %frame)
+  %is_over = icmp eq i64 %s.turned, %s.on
+  %c.first.p = {_at(LOOP, "checks", "loop")}
+  %c.first = load i64, ptr %c.first.p
+  %c.turned = select i1 %is_over, i64 %c.now, i64 %c.first
+  %pauses = icmp slt i64 %s.turned, 0
+  br i1 %pauses, label %pause, label %advance
 advance:
-  %s.next = phi i64 [ %s.on, %step.end ], [ %s.turned, %turn ]
+  %s.next = phi i64 [ %s.on, %step.end ], [ %s.turned, %turn ], [ %s.stopped, %stop ]
+  %c.then = phi i64 [ %c.now, %step.end ], [ %c.turned, %turn ], [ %c.stopped, %stop ]
   br label %step
+pause:
+  call void @release(ptr %crew)
+  ret i64 {PAUSED}
 
-leave:                                            ; from %step all checks hold, from %check.one one does not
-  %failed = phi ptr [ null, %step ], [ %c.record, %check.one ]
+leave:                                            ; from %step all checks hold, from %fails one does not
+  %failed = phi ptr [ null, %step ], [ %c.record, %fails ]
   call void @release(ptr %crew)
   %passed = icmp eq ptr %failed, null
   br i1 %passed, label %good, label %bad
@@ -224,18 +265,70 @@ bad:
   ret i64 %index
 }}
 
-; The step after a turn of a loop, whose operands move on to their next row: its first again, or after the last turn
-; `on`, and all is as before the loop.
-define internal i64 @turn(ptr %loop, ptr %frame, i64 %on) #0 {{
+; The step after a turn of a loop, whose operands move on to their next row: its first again, or after the last turn the
+; one after it, and all is as before the loop; or -1 where a loop that may end early has run for a while.
+define internal i64 @turn(ptr %loop, ptr %frame) #0 {{
 entry:
+  %time = alloca [2 x i64]
   %turn.offset.p = {_at(LOOP, "turn", "loop")}
   %turn.offset = load i64, ptr %turn.offset.p
   %turn.p = getelementptr i8, ptr %frame, i64 %turn.offset
   %turn = load i64, ptr %turn.p
   %trips.p = {_at(LOOP, "trips", "loop")}
   %trips = load i64, ptr %trips.p
+  %first.p = {_at(LOOP, "first", "loop")}
+  %first = load i64, ptr %first.p
   %next = add i64 %turn, 1
   %again = icmp slt i64 %next, %trips
+  %count.p = {_at(LOOP, "count", "loop")}
+  %count = load i64, ptr %count.p
+  %is_plain = icmp eq i64 %count, 0
+  br i1 %is_plain, label %plain, label %early
+early:
+  store i64 %next, ptr %turn.p
+  br i1 %again, label %tick, label %over
+over:
+  %s.over = call i64 @stop(ptr %loop, ptr %frame)
+  ret i64 %s.over
+tick:                                             ; the time is looked up every eighth turn
+  %part = and i64 %next, 7
+  %looks = icmp eq i64 %part, 0
+  br i1 %looks, label %look, label %on
+look:
+  %known = call i32 @clock_gettime(i32 1, ptr %time)
+  %seconds = load i64, ptr %time
+  %nanos.p = getelementptr i64, ptr %time, i64 1
+  %nanos = load i64, ptr %nanos.p
+  %scaled = mul i64 %seconds, 1000000000
+  %now = add i64 %scaled, %nanos
+  %since.p = {_at(FRAME, "since", "frame")}
+  %since = load i64, ptr %since.p
+  %begins = icmp eq i64 %since, 0
+  br i1 %begins, label %begin, label %compare
+begin:
+  store i64 %now, ptr %since.p
+  br label %on
+compare:
+  %elapsed = sub i64 %now, %since
+  %is_long = icmp sgt i64 %elapsed, {_STRETCH}
+  br i1 %is_long, label %pause, label %on
+pause:
+  store i64 0, ptr %since.p
+  store i64 0, ptr %turn.p
+  %paused.p = {_at(FRAME, "turn", "frame")}
+  store i64 %next, ptr %paused.p
+  %turn_at.p = {_at(FRAME, "turn_at", "frame")}
+  store i64 %turn.offset, ptr %turn_at.p
+  %s.p = {_at(FRAME, "step", "frame")}
+  store i64 %first, ptr %s.p
+  %checks.p = {_at(LOOP, "checks", "loop")}
+  %checks = load i64, ptr %checks.p
+  %c.p = {_at(FRAME, "check", "frame")}
+  store i64 %checks, ptr %c.p
+  ret i64 -1
+on:
+  ret i64 %first
+plain:
   %turn.new = select i1 %again, i64 %next, i64 0
   store i64 %turn.new, ptr %turn.p
   %back = sub i64 0, %turn
@@ -246,7 +339,7 @@ entry:
   %table = load ptr, ptr %table.p
   br label %move
 move:
-  %m = phi i64 [ 0, %entry ], [ %m.next, %move.one ]
+  %m = phi i64 [ 0, %plain ], [ %m.next, %move.one ]
   %more = icmp slt i64 %m, %moves
   br i1 %more, label %move.one, label %end
 move.one:
@@ -262,10 +355,29 @@ move.one:
   %m.next = add i64 %m, 1
   br label %move
 end:
-  %first.p = {_at(LOOP, "first", "loop")}
-  %first = load i64, ptr %first.p
-  %then = select i1 %again, i64 %first, i64 %on
+  %on.p = {_at(LOOP, "on", "loop")}
+  %s.on = load i64, ptr %on.p
+  %then = select i1 %again, i64 %first, i64 %s.on
   ret i64 %then
+}}
+
+; A loop that may end early is over: the count of its turns goes where it is wanted. The step after it.
+define internal i64 @stop(ptr %loop, ptr %frame) #0 {{
+  %turn.offset.p = {_at(LOOP, "turn", "loop")}
+  %turn.offset = load i64, ptr %turn.offset.p
+  %turn.p = getelementptr i8, ptr %frame, i64 %turn.offset
+  %turn = load i64, ptr %turn.p
+  store i64 0, ptr %turn.p
+  %count.offset.p = {_at(LOOP, "count", "loop")}
+  %count.offset = load i64, ptr %count.offset.p
+  %count.p.p = getelementptr i8, ptr %frame, i64 %count.offset
+  %count.p = load ptr, ptr %count.p.p
+  store i64 %turn, ptr %count.p
+  %since.p = {_at(FRAME, "since", "frame")}
+  store i64 0, ptr %since.p
+  %on.p = {_at(LOOP, "on", "loop")}
+  %on = load i64, ptr %on.p
+  ret i64 %on
 }}
 
 ; A kernel like any other, whose units are those of several steps, one step after another. `args`: the frame, and the

@@ -118,7 +118,9 @@ class Layout:
                 readers.setdefault(r, []).append(s)
         before = self.closure()
         bit = {s: 1 << k for k, s in enumerate(self.steps)}
-        risky = [s for s in self.steps if is_host(s)] + [self.maker[c] for c in self.checked if c in self.maker]
+        # A loop that data ends may be interrupted by what a signal handler raises.
+        risky = [s for s in self.steps if is_host(s) or (isinstance(s, Call) and s.node.op.name == "while")]
+        risky += [self.maker[c] for c in self.checked if c in self.maker]
         must_precede = 0  # what a check or a host step needs
         for s in risky:
             must_precede |= before[s] | bit[s]

@@ -3,6 +3,8 @@
 Carried values are the body's updates, so each lives in one place (the loop's result) and is overwritten where no one
 can tell, else copied at the end of a turn. Rows are places that move on by a row with each turn: stacks are read where
 they lie and written in place. Matrices that all turns multiply with are packed before the first.
+
+The test of a `While` is a check of its body: as in any graph, nothing is written over before it has passed.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from tracejit.codegen.views import View, view
 from tracejit.ir.graph import Graph, expand
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
-from tracejit.ops.control import Loop
+from tracejit.ops.control import Loop, While
 from tracejit.records import dataclass
 from tracejit.runtime import engine
 
@@ -33,9 +35,14 @@ __all__ = ["Body", "match", "nbytes", "unroll"]
 class Body:
     """What is made of a loop: where its operands lie, and its body's layout."""
 
-    op: Loop
+    op: Loop | While
     operands: tuple[View, ...]
     layout: Layout
+
+    @property
+    def rows(self) -> range:
+        """The numbers of the operands that are stacks, of which each turn reads a row."""
+        return range(self.op.carried, self.op.carried + (self.op.rows if isinstance(self.op, Loop) else 0))
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -46,7 +53,7 @@ class Body:
     @cached_property
     def ahead(self) -> Mapping[StepLike, library.Ahead]:
         """The products with fixed matrices."""
-        fixed = set(self.layout.graph.params[self.op.carried + self.op.rows :])
+        fixed = set(self.layout.graph.params[self.rows.stop :])
         calls = [s for s in self.layout.order if isinstance(s, Call) and len(s.inputs) == 2 and s.inputs[1] in fixed]
         found = {s: library.ahead(s.node, s.match, engine.vector_bits()) for s in calls}
         return {s: x for s, x in found.items() if x is not None}
@@ -79,16 +86,18 @@ def nbytes(n: Node) -> int:
 
 def match(n: Node) -> library.Match | Body | None:
     """What a node that kernels do not compute is run by; None: by NumPy."""
-    if not isinstance(n.op, Loop):
+    op = n.op
+    if not isinstance(op, (Loop, While)):
         return library.match(n)
-    if not n.op.trips:
+    if not (op.trips if isinstance(op, Loop) else op.limit):
         return None
-    graph = prepare(n.op.body)
-    layout = Layout(graph, schedule(graph, emit.supports, library.match), {k: k for k in range(n.op.carried)}, ())
-    if any(map(is_host, layout.order)):
+    graph = prepare(op.body)
+    checks = () if isinstance(op, Loop) else ((op.carried, True),)
+    layout = Layout(graph, schedule(graph, emit.supports, library.match), {k: k for k in range(op.carried)}, checks)
+    if any(map(is_host, layout.order)) or not all(c in layout.maker for c in layout.checked):
         return None
-    stop = n.op.carried + n.op.rows
-    return Body(n.op, tuple(operand(i, n.op.carried <= k < stop) for k, i in enumerate(n.inputs)), layout)
+    rows = range(op.carried, op.carried + (op.rows if isinstance(op, Loop) else 0))
+    return Body(op, tuple(operand(i, k in rows) for k, i in enumerate(n.inputs)), layout)
 
 
 def operand(n: Node, is_stack: bool) -> View:

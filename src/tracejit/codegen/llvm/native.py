@@ -64,8 +64,8 @@ def lay_out(graph: Graph, updates: Mapping[int, int], checks: Checks, optimize: 
         return fuse_epilogues(prepare(fuse_attention(graph)), library.match)
 
     made = prepared(pipeline.optimize(graph, loops=True) if optimize else graph)
-    bodies = {n: loop.match(n) for n in made.nodes if n.op.name == "loop"}
-    if None in bodies.values():  # something in it runs as NumPy
+    bodies = {n: loop.match(n) for n in made.nodes if n.op.library == "loop"}
+    if any(n.op.name == "loop" and body is None for n, body in bodies.items()):  # something in it runs as NumPy
         made = prepared(pipeline.optimize(graph) if optimize else loop.unroll(graph))
         bodies = {}
     return Layout(made, schedule(made, emit.supports, lambda n: bodies.get(n) or loop.match(n)), updates, checks)

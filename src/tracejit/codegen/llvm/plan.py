@@ -42,7 +42,7 @@ class Segment:
     steps: tuple[Step, ...]
     arena_bytes: int
     checks: tuple[Check, ...]
-    numbers: tuple[int, ...]  # of these checks among all
+    numbers: tuple[int, ...]  # of these checks among all; those that loops end by come last and have none
     loops: tuple[Loop, ...] = ()
     batches: tuple[Batch, ...] = ()
 
@@ -182,7 +182,7 @@ def _read_type(t: Sequence[Any]) -> TensorType:
 def _segment(s: Segment) -> list[Any]:
     steps = [[t.name, t.extent, t.grain, t.scratch, t.parallel, *map(_arg, t.args)] for t in s.steps]
     checks = [[c.after_step, _arg(c.arg), c.itemsize, c.expected] for c in s.checks]
-    loops = [[x.first, x.stop, x.trips] for x in s.loops]
+    loops = [[x.first, x.stop, x.trips, *([] if x.count is None else [_arg(x.count)])] for x in s.loops]
     return [steps, s.arena_bytes, checks, s.numbers, loops, [[x.first, x.stop] for x in s.batches]]
 
 
@@ -197,7 +197,7 @@ def _read_segment(
         arena_bytes,
         tuple(Check(after, _read_arg(arg), itemsize, expected) for after, arg, itemsize, expected in checks),
         tuple(numbers),
-        tuple(Loop(*x) for x in loops),
+        tuple(Loop(*x[:3], *map(_read_arg, x[3:])) for x in loops),
         tuple(Batch(*x) for x in batches),
     )
 

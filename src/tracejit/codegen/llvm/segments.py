@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 
 import numpy as np
@@ -215,17 +216,21 @@ class _Planner:
     def segment(self, number: int, part: Sequence[StepLike]) -> Segment:
         steps: list[Step] = []
         loops: list[Loop] = []
+        tests: list[Check] = []  # of loops
         last: list[int] = []  # of each of `part`
-        for s in part:
+        checked = {at for _, at in self.due.get(number, ())}
+        for k, s in enumerate(part):
             if isinstance(s, Call) and isinstance(s.match, Body):
-                loops.append(self.loop(s, s.match, steps))
+                loops.append(self.loop(s, s.match, steps, tests))
+                if k in checked:  # a step to wait for that is not in the loop, and does nothing
+                    steps.append(replace(steps[-1], extent=0, parallel=False))
             else:
                 steps += self.run(s, self.arg, self.external)
             last.append(len(steps) - 1)
         due = [(k, last[at]) for k, at in self.due.get(number, ())]
         checks, numbers = tuple(self.check(k, at) for k, at in due), tuple(k for k, _ in due)
         batches = tuple(Batch(last[r.start], last[r[-1]] + 1) for r in self.runs[number])
-        return Segment(tuple(steps), self.arena[number], checks, numbers, tuple(loops), batches)
+        return Segment(tuple(steps), self.arena[number], (*checks, *tests), numbers, tuple(loops), batches)
 
     def run(self, s: StepLike, arg: Callable[[Node], Arg], place: Callable[[Place], Arg]) -> Sequence[Step]:
         """What is run for a step whose operands are where `arg` and `place` say."""
@@ -254,19 +259,20 @@ class _Planner:
         args = (*(moved(operands[k], at * sizes[k]) for k, at in starts), *map(Int, r.integers))
         return Step(0, args, r.extent, r.grain, r.scratch, r.symbol, r.extent > r.grain)
 
-    def loop(self, s: Call, body: Body, steps: list[Step]) -> Loop:
-        """Adds the steps before and in a loop, whose shapes are known."""
+    def loop(self, s: Call, body: Body, steps: list[Step], tests: list[Check]) -> Loop:
+        """Adds the steps before and in a loop, whose shapes are known, and its test."""
         op, layout = body.op, body.layout
         inputs = [moved(self.arg(n), number(v.offset, {}) * n.dtype.itemsize) for n, v in zip(s.inputs, body.operands)]
         results = [self.arg(n) for n in s.outputs]
         steps += (self.kernel(k, [source, target]) for k, source, target in zip(body.kernels, inputs, results))
         places: dict[Place, Arg] = {}
         for k, (p, v) in enumerate(zip(layout.graph.params, body.operands, strict=True)):
-            is_row = op.carried <= k < op.carried + op.rows
-            given = results[k] if k < op.carried else inputs[k]
-            by = number(v.strides[0], {}) * p.dtype.itemsize if is_row else 0
-            places[Place("param", k)] = rows(given, op, by) if is_row else given
+            place = places[Place("param", k)] = results[k] if k < op.carried else inputs[k]
+            if k in body.rows and isinstance(op, control.Loop):
+                by = number(v.strides[0], {}) * p.dtype.itemsize
+                places[Place("param", k)] = rows(place, op, by)
         for k, (n, place) in enumerate(layout.outputs):
+            assert isinstance(op, control.Loop)
             places[place] = rows(results[op.carried + k], op, nbytes(n))
         for n in layout.consts:
             places[layout.home[n]] = External(self.bases["const"] + self.consts.index(n))
@@ -278,9 +284,11 @@ class _Planner:
             return places[layout.home[n]] if n in layout.home else Arena(start + offsets[n])
 
         turn: list[Step] = []
+        after: dict[StepLike, int] = {}  # what is made -> the last step of a turn that makes it
         for inner in layout.order:
             if (found := body.ahead.get(inner)) is None:
                 turn += self.run(inner, arg, places.__getitem__)
+                after[inner] = len(turn) - 1
                 continue
             assert isinstance(inner, Call)
             n, panels = inner.node, Arena(start + packed[inner])
@@ -290,7 +298,11 @@ class _Planner:
             turn.append(self.routine(found.then, [a, panels, arg(n)], sizes))
         first = len(steps)
         steps += turn
-        return Loop(first, len(steps), op.trips)
+        if isinstance(op, control.Loop):
+            return Loop(first, len(steps), op.trips)
+        (test,) = layout.checked
+        tests.append(Check(first + after[layout.maker[test]], arg(test), 1, 1))
+        return Loop(first, len(steps), op.limit, results[-1])
 
     def check(self, number: int, after: int) -> Check:
         n, expected = self.layout.checked[number], self.checks[number][1]
