@@ -35,7 +35,6 @@ __all__ = [
     "Check",
     "External",
     "Int",
-    "Interrupted",
     "Loop",
     "Program",
     "Row",
@@ -208,7 +207,9 @@ class Program:
                 paused = True
                 done.pop()
         finally:
-            if (paused and len(done) == at) or done[at:] == [PAUSED]:  # interrupted in a loop, which comes before writes
+            if (paused and len(done) == at) or done[at:] == [
+                PAUSED
+            ]:  # interrupted in a loop, which comes before writes
                 done.clear()
             else:
                 self._idle.append(frame)

@@ -79,6 +79,8 @@ class GraphBuilder:
         self.sources: list[Any] = []  # the outside tensor behind each parameter
         self.checks: list[Check] = []
         self.written: dict[int, Any] = {}  # outside tensors written, in order of first write
+        self.assigned: dict[int, Any] = {}  # tensors that were written in place
+        self.assigns = 0  # ... how often
         self.grad_nodes: dict[int, tuple[Any, list[Any]]] = {}
         self.places: dict[tuple[int, int], Node] = {}  # (id of a tape entry, result) -> the value that stands there
         self.also: dict[tuple[int, int], list[Node]] = {}  # ... and others that were computed again to stand there
@@ -186,6 +188,8 @@ class GraphBuilder:
     def assign(self, tensor: Any, value: Any) -> None:
         """The memory of `tensor` now holds `value` (already of its type; the version is already counted up)."""
         node = self.node_of(value)
+        self.assigned[id(tensor)] = tensor
+        self.assigns += 1
         b = self.bindings.get(id(tensor))
         if b is None:
             self.input(tensor, f"c{len(self.params)}")

@@ -178,7 +178,12 @@ def call_function(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[st
     copy = Function(code, f.__globals__, f.__name__, f.__defaults__, f.__closure__)
     copy.__kwdefaults__ = f.__kwdefaults__
     copy.__qualname__ = f.__qualname__
-    out = copy(*args, **kwargs)
+    r.entered += 1
+    r.activations.append((code, r.entered))
+    try:
+        out = copy(*args, **kwargs)
+    finally:
+        r.activations.pop()
     if type(out) is types.GeneratorType and is_instrumented(out.gi_code):
         r.made(out)
     return out

@@ -210,7 +210,7 @@ class Compiled(dispatch.Direct):
         seen: tuple[Any, ...] = ()
         why = "recorded once so far" if bucket.pending else "no trace of this kind"
         for trace in tuple(bucket.traces):
-            if seen and trace.recording.outcomes[: len(seen)] != seen:
+            if seen and not trace.recording.may_follow(seen):
                 continue
             if (blocked := trace.recording.blocked(call)) is not None:
                 why = blocked
@@ -428,8 +428,10 @@ class Compiled(dispatch.Direct):
             if (family := self.families.get(call.family)) is not None:
                 family.narrow(found.looked)
             return result
+        if found.again:  # a loop of it will be rolled up
+            return result
         for earlier in valid:
-            if earlier.outcomes != found.outcomes or earlier.inputs != found.inputs:
+            if not earlier.is_alike(found):
                 continue
             bucket.pending.remove(earlier)
             if earlier.fingerprint != found.fingerprint and scope is not None:
@@ -585,7 +587,10 @@ class Compiled(dispatch.Direct):
         """What was compiled and what was not, and why: a text, which has `html()`. `html` is a file for that page."""
         self.front.collect(self.buckets.values())
         counts = Counter(self.fallbacks)
-        found = Explanation(Subject(self.name, self.calls, self.compiled_calls, self.buckets, counts, self.history))
+        loops = tuple(self.memory.loops.values())
+        found = Explanation(
+            Subject(self.name, self.calls, self.compiled_calls, self.buckets, counts, self.history, loops)
+        )
         if html is not None:
             replace_file(Path(html), found.html().encode())
         return found

@@ -25,6 +25,7 @@ from tracejit.trace.recorder import Recorder, opened
 from tracejit.trace.scalars import (
     EXACT,
     LARGEST,
+    LARGEST_STEP,
     OPAQUE,
     RAISING,
     SAFE,
@@ -33,11 +34,12 @@ from tracejit.trace.scalars import (
     OpaqueText,
     Recipe,
     Step,
+    counted,
     made_of,
     plain_number,
 )
 
-__all__ = ["number_tensor", "scalar", "text"]
+__all__ = ["number_tensor", "scalar", "text", "value_node"]
 
 
 def scalar(r: Recorder, f: Callable[..., Any], *operands: Any) -> Any:
@@ -51,6 +53,8 @@ def scalar(r: Recorder, f: Callable[..., Any], *operands: Any) -> Any:
     if is_quotient and (exact := operands[0].divided(operands[1])) is not None:
         return exact
     if any(type(x) in OPAQUE and x.ref < 0 for x in operands):
+        if (count := _count(f, operands)) is not None:
+            return count
         if f in SAFE or f in RAISING or f in (round, min, max):
             return _deferred(r, f, operands)
         if (test := _test(r, f, operands)) is not None:
@@ -79,6 +83,30 @@ def scalar(r: Recorder, f: Callable[..., Any], *operands: Any) -> Any:
     return r.numbers.opaque(at)
 
 
+def _count(f: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+    """A counter of turns, moved on by a small constant; None for anything else."""
+    if f in (int, operator.pos) and type(operands[0]) is OpaqueInt:
+        return operands[0]
+    if f not in _COUNTING or not any(type(x) is OpaqueInt for x in operands):
+        return None
+    if not any(type(x) is int and abs(x) <= LARGEST_STEP for x in operands) or any(
+        type(x) is OpaqueInt and (x.ref >= 0 or x.seen) for x in operands
+    ):
+        return None
+    i64, add = TensorType(int64, ()), Op.registry[_COUNTING[f]]()
+    a, b = (
+        x.node if type(x) is OpaqueInt else Node.of(Op.registry["const"](x, i64), ())  # type: ignore[call-arg]
+        for x in operands
+    )
+    return None if a is None or b is None else counted(f(*map(plain_number, operands)), Node.of(add, (a, b)))
+
+
+_COUNTING: dict[Any, str] = {
+    **dict.fromkeys((operator.add, operator.iadd), "add"),
+    **dict.fromkeys((operator.sub, operator.isub), "sub"),
+}
+
+
 def _deferred(r: Recorder, f: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
     """f of numbers of which some are known only when the graph has run, and f can wait until then."""
     plain = tuple(map(plain_number, operands))
@@ -96,7 +124,7 @@ def _deferred(r: Recorder, f: Callable[..., Any], operands: tuple[Any, ...]) -> 
     if type(value) is not float:
         return f(*map(r.reveal, operands))
     constant = f in (operator.truediv, operator.itruediv) and type(operands[1]) is float and operands[1] != 0.0
-    raises = not constant and (f in RAISING or any(type(x) is OpaqueInt for x in operands))
+    raises = not constant and (f in RAISING or any(type(x) is OpaqueInt and x.ref >= 0 for x in operands))
     return made_of(value, Recipe(f, operands, raises))
 
 
@@ -127,8 +155,6 @@ def _double(r: Recorder, x: Any) -> Node | None:
         return None
     if x.recipe is not None:
         return _computed(r, x)
-    if x.ref < 0 and not x.node.dtype.is_floating_point:
-        return None
     node = x.node if x.ref < 0 else _number_node(r, x)
     return None if node is None else cast(node, float64)
 
@@ -181,12 +207,19 @@ def number_tensor(r: Recorder, x: Any, like: Any, name: str) -> Any:
     return t
 
 
+def value_node(r: Recorder, x: Any) -> Node | None:
+    """The node of an opaque number, f64 or i64; None where it has none."""
+    if x.recipe is not None:
+        return _computed(r, x)
+    return x.node if x.ref < 0 else _number_node(r, x)
+
+
 def _number_node(r: Recorder, x: Any) -> Node | None:
     if x.recipe is not None:
         node = _computed(r, x)
         return None if node is None else Node.of(StopGradient(), (node,))
     if x.ref < 0:
-        if x.node.dtype not in (float32, float64):
+        if x.node.dtype not in (float32, float64, int64):
             return None
         return Node.of(StopGradient(), (x.node,))
     if x.ref in r.number_params:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ from tracejit.trace.causes import Cause
 from tracejit.trace.guard import Row
 from tracejit.trace.key import describe_key
 from tracejit.trace.recorder import Reason
+from tracejit.trace.scalars import Heat
 from tracejit.trace.tree import Bucket, Trace
 
 __all__ = ["Explanation", "History", "Subject"]
@@ -55,6 +56,7 @@ class Subject:
     buckets: Mapping[Any, Bucket]
     fallbacks: Counter[str]
     history: History
+    loops: Sequence[Heat] = ()
 
 
 class Explanation(str):
@@ -112,6 +114,15 @@ def _inputs(trace: Trace) -> str:
     return "" if not n else "1 number is an input" if n == 1 else f"{n} numbers are inputs"
 
 
+def _loops(s: Subject) -> Iterable[tuple[str, str]]:
+    """(the line of a loop that asks the data, what is done with it)"""
+    for heat in s.loops:
+        if heat.refusal:
+            yield heat.where or "?", f"its turns are compiled one by one: {heat.refusal}"
+        elif heat.rolled:
+            yield heat.where or "?", "its turns are one native loop"
+
+
 def _checked(history: History) -> str:
     wrong = len(history.mismatches)
     return f"{history.verified} calls were held against plain Python, {wrong or 'none'} differed"
@@ -141,6 +152,7 @@ def _text(s: Subject) -> Iterable[str]:
             yield f"    recorded once: {len(bucket.pending)}"
         if bucket.reason:
             yield f"    not compiled: {bucket.reason}"
+    yield from (f"  loop at {where}: {what}" for where, what in _loops(s))
     if s.history.recompiles:
         yield "  compiled again:"
         for why, n in s.history.recompiles.most_common():
@@ -192,6 +204,9 @@ def _page(s: Subject) -> str:
             parts.append(f"<p>Recorded once: {len(bucket.pending)}.</p>")
         if bucket.reason:
             parts.append(f'<p class="bad">Not compiled: {escape(bucket.reason)}</p>')
+    if loops := list(_loops(s)):
+        parts.append("<h2>Loops that ask the data</h2>")
+        parts.append(_table(("line", "what is done with it"), loops))
     if s.history.recompiles:
         parts.append("<h2>Compiled again</h2>")
         rows = [(str(n), why, why.advice) for why, n in s.history.recompiles.most_common()]

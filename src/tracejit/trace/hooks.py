@@ -13,7 +13,7 @@ import sys
 import types
 from typing import Any
 
-from tracejit.trace import attributes, calls, instrument, iteration, models, operators, writes
+from tracejit.trace import attributes, calls, instrument, iteration, loops, models, operators, writes
 from tracejit.trace.attributes import Function, attribute
 from tracejit.trace.objects import ABSENT, describe, plain_numbers
 from tracejit.trace.recorder import active
@@ -137,6 +137,7 @@ _HOMES = {
     iteration: ("iterate", "delegate", "unpack", "update", "format", "format_value", "build_string"),
     calls: ("call_hook", "call_kw", "call_ex", "call_super"),
     models: ("match",),
+    loops: ("turn", "advance"),
     sys.modules[__name__]: (
         *("import_name", "import_from", "make_function", "make_container", "reveal"),
         *("load_cell", "yielded"),

@@ -41,7 +41,7 @@ _BAD_FLAGS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITER
 _PLAIN = """
     NOP CACHE POP_TOP COPY SWAP LOAD_CONST LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR LOAD_FAST_LOAD_FAST
     STORE_FAST STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST STORE_FAST_MAYBE_NULL DELETE_FAST LOAD_CLOSURE MAKE_CELL
-    COPY_FREE_VARS RETURN_VALUE RETURN_CONST RETURN_GENERATOR SEND END_SEND END_FOR FOR_ITER
+    COPY_FREE_VARS RETURN_VALUE RETURN_CONST RETURN_GENERATOR SEND END_SEND END_FOR
     JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP JUMP_NO_INTERRUPT POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE
     POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE
     BUILD_TUPLE BUILD_SLICE LIST_APPEND LIST_TO_TUPLE PUSH_EXC_INFO POP_EXCEPT RERAISE
@@ -53,7 +53,7 @@ _HOOKS = """
     load_global load_attr load_super store_attr delete_attr load_item store_subscript delete_subscript call call_kw
     call_ex call_super binary unary compare contains identical truth iterate delegate unpack update format format_value
     build_string import_name import_from make_function make_container reveal enter store_global store_cell load_cell
-    yielded effect match catch throw
+    yielded effect match catch throw turn advance
 """
 HOOKS = frozenset(_HOOKS.split())
 _INTRINSICS = ("INTRINSIC_LIST_TO_TUPLE", "INTRINSIC_STOPITERATION_ERROR")
@@ -205,7 +205,8 @@ def _written(code: types.CodeType) -> types.CodeType:
     if "Bytecode" not in globals():
         _load_bytecode()
     program = Bytecode.from_code(code)
-    writer = _Writer(code, list(program))
+    source = list(program)
+    writer = _Writer(code, source, _heads(code, source))
     deeper = 0
     for i in range(len(writer.source)):
         before = len(writer.out)
@@ -220,11 +221,29 @@ def _written(code: types.CodeType) -> types.CodeType:
     return program.to_code(stacksize=code.co_stacksize + deeper, compute_exception_stack_depths=False)
 
 
+def _heads(code: types.CodeType, source: list[Any]) -> dict[int, int]:
+    """The first instruction of each loop, where a jump goes back to, and its place among them."""
+    if code.co_flags & (inspect.CO_GENERATOR | _BAD_FLAGS):
+        return {}
+    targets = {
+        id(ins.arg)
+        for ins in source
+        if isinstance(ins, Instr) and "BACKWARD" in ins.name and "NO_INTERRUPT" not in ins.name
+    }
+    heads: dict[int, int] = {}
+    is_head = False
+    for i, ins in enumerate(source):
+        is_head = is_head or id(ins) in targets
+        if is_head and isinstance(ins, Instr):
+            heads[i], is_head = len(heads), False
+    return heads
+
+
 class _Writer:
     """One pass over the instructions of a function."""
 
-    def __init__(self, code: types.CodeType, source: list[Any]) -> None:
-        self.code, self.source = code, source
+    def __init__(self, code: types.CodeType, source: list[Any], heads: Mapping[int, int]) -> None:
+        self.code, self.source, self.heads = code, source, heads
         self.out: list[Any] = []
         self.keywords: tuple[str, ...] | None = None  # of the CALL that follows KW_NAMES
         self.location: Any = None
@@ -252,6 +271,8 @@ class _Writer:
             return
         self.location = ins.location
         name, arg = ins.name, ins.arg
+        if i in self.heads and name not in ("FOR_ITER", "SEND"):
+            self.note("turn", self.heads[i])
         if name in PLAIN:
             self.put(ins)
         elif name in _JUMPS_ON_BOOL:
@@ -446,6 +467,12 @@ class _Writer:
     def _get_iter(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("iterate")
         self.put(ins)
+
+    def _for_iter(self, ins: Any, arg: Any, i: int) -> None:
+        self.put(ins)
+        if i in self.heads:  # [iterator, value]: what it gave may be counted
+            self.put(("COPY", 2), ("SWAP", 2))
+            self.hook("advance", 2, self.heads[i])
 
     def _yield_value(self, ins: Any, arg: Any, i: int) -> None:
         self.hook("yielded")

@@ -131,6 +131,12 @@ def instance_dict(x: Any) -> dict[str, Any] | None:
     return None
 
 
+def slots_of(x: Any) -> dict[str, Any]:
+    """The slots of x that hold something."""
+    names = [n for c in type(x).__mro__ for n, d in c.__dict__.items() if isinstance(d, types.MemberDescriptorType)]
+    return {n: getattr(x, n) for n in names if n not in ("__dict__", "__weakref__") and hasattr(x, n)}
+
+
 def place_of(kind: str, owner: Any, key: Any) -> tuple[Any, ...]:
     """The name of a fact that is the same by whatever way it is read: an attribute is an entry of its object's
     __dict__, and a dict's entry is one under all keys that are equal: 1, True and 1.0."""

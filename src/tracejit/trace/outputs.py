@@ -16,19 +16,20 @@ from typing import Any
 
 import numpy as np
 
-from tracejit.ir.node import Node
+from tracejit.ir.dtype import float64, int64
+from tracejit.ir.node import Node, cast
 from tracejit.ir.op import Op
 from tracejit.passes.bind import bound_op
 from tracejit.records import dataclass
 from tracejit.trace.domain import Array, Domain
 from tracejit.trace.key import Call
-from tracejit.trace.objects import describe, instance_dict, is_namedtuple
+from tracejit.trace.objects import describe, instance_dict, is_namedtuple, slots_of
 from tracejit.trace.recorder import Recorder
 from tracejit.trace.scalars import OPAQUE
 
 __all__ = [
     "Argument", "Built", "Computed", "Container", "Grad", "Held", "Instance", "Plan", "Planner", "Result", "Scalar",
-    "Slot", "Value", "View", "slot_entries", "slots_of", "watch",
+    "Slot", "Value", "View", "slot_entries", "watch",
 ]  # fmt: skip
 
 
@@ -260,12 +261,6 @@ def contents(cell: Any) -> tuple[Any, ...]:
         return ()
 
 
-def slots_of(x: Any) -> dict[str, Any]:
-    """The slots of x that hold something."""
-    names = [n for c in type(x).__mro__ for n, d in c.__dict__.items() if isinstance(d, types.MemberDescriptorType)]
-    return {n: getattr(x, n) for n in names if n not in ("__dict__", "__weakref__") and hasattr(x, n)}
-
-
 class Planner:
     """Turns objects of a recording into plan entries and graph outputs."""
 
@@ -301,8 +296,12 @@ class Planner:
                 return self.computed(x)
             if x.ref >= 0:
                 return self.add(x, Scalar(x.ref))
-            self.outputs.append(x.node)
-            return self.add(x, Number(len(self.outputs) - 1))
+            self.outputs.append(cast(x.node, float64) if x.node.dtype is int64 else x.node)
+            number = Number(len(self.outputs) - 1)
+            if x.node.dtype is not int64:
+                return self.add(x, number)
+            self.entries.append(number)
+            return self.add(x, Computed(int, (len(self.entries) - 1,), False))
         if r.is_value(x) or t in OPAQUE:
             return self.add(x, Value(r.reveal(x)))
         if id(x) in self.containers:

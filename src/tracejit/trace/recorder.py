@@ -196,6 +196,11 @@ class Recorder:
         self.silent = False  # the next `.item()` makes an Opaque instead of a check
         # Values kept off the tape: the place on the tape (as `domain.edge` has it) they count as all the same, or None.
         self.off_tape: dict[Node, Any] = {}
+        self.activations: list[tuple[types.CodeType, int]] = []  # the instrumented functions that run, numbered
+        self.entered = 0  # how many ran
+        self.runs: list[Any] = []  # of loops, see `loops.py`
+        self.counts = False  # a loop's turns are compared: also what is known without a check is checked
+        self.slot_writes = 0  # fields of tensors that were written
         self.closing = False  # the call is over, its backward pass is being recorded
 
     # -- refusing
@@ -582,6 +587,7 @@ class Recorder:
 
     def write_slot(self, tensor: Any, name: str, value: Any) -> None:
         """A field of a tensor is about to be written."""
+        self.slot_writes += 1
         if self.builder.made_here(tensor):
             return
         self.touch(tensor)
@@ -618,7 +624,7 @@ class Recorder:
         finally:
             self.silent = False
         node = self.builder.node_of(tensor)
-        if is_constant(node):
+        if is_constant(node) and not self.counts:
             return value
         out = Opaque(value)
         out.node, out.recipe, out.ref, out.seen = reshape(node, ()), None, -1, False
@@ -666,7 +672,7 @@ class Recorder:
 
     def _look(self, kind: str, tensor: Any) -> None:
         node = self.builder.node_of(tensor)
-        if is_constant(node):
+        if is_constant(node) and not self.counts:
             return
         if not node.type.is_static:
             self.builder.lose("Python reads the elements of a tensor whose extents change")

@@ -27,8 +27,9 @@ from tracejit.trace.guard import Guard
 from tracejit.trace.guard import build as build_guard
 from tracejit.trace.key import Call
 from tracejit.trace.net import run
-from tracejit.trace.objects import bits, plain_numbers
-from tracejit.trace.outputs import Argument, Computed, Grad, Held, Plan, Planner, Scalar, slot_entries, slots_of, watch
+from tracejit.trace.objects import bits, plain_numbers, slots_of
+from tracejit.trace.outputs import Argument, Computed, Grad, Held, Plan, Planner, Scalar, slot_entries, watch
+from tracejit.trace.proof import roll
 from tracejit.trace.recorder import Cell, Reason, Recorder
 from tracejit.trace.scalars import Memory, Numbers, Source, close, reader
 
@@ -63,6 +64,8 @@ class Recording:
     updates: tuple[tuple[int, Node], ...]  # (parameter, its memory after the call)
     writes: tuple[tuple[int, str | None], ...]  # of each of these: how often it was written, and where last
     checks: tuple[Check, ...]
+    straight: int | None  # how many of them come before the first loop; None: there is none
+    again: bool  # the next recording will be a better one
     plan: Plan
     root: int
     grads: tuple[tuple[int, int | None], ...]  # (entry of a tensor, entry of its .grad after the call or None)
@@ -77,6 +80,7 @@ class Recording:
     slots: tuple[Slots, ...]  # places whose tensor is an input
     numbers: Numbers | None  # None where no number is an input
     inputs: frozenset[Any]  # which numbers are
+    counted: frozenset[Any]  # loops whose turns the graph counts
     looked: frozenset[Any]  # which of them were looked at: not worth another recording like this
     held: tuple[Any, ...]  # tensors that nobody else may keep: constants the library made, the generator's state
     symbols: Mapping[str, int]  # extents that are inputs, as they were
@@ -90,6 +94,16 @@ class Recording:
     def outcomes(self) -> tuple[Outcome, ...]:
         """What Python saw at each look, in order."""
         return tuple((c.kind, bits(c.value)) for c in self.checks)
+
+    def may_follow(self, seen: tuple[Outcome, ...]) -> bool:
+        """Whether Python that saw this may go on to see what it saw here: from the first loop on that is not known."""
+        n = len(seen) if self.straight is None else min(len(seen), self.straight)
+        return self.outcomes[:n] == seen[:n]
+
+    def is_alike(self, other: Recording) -> bool:
+        """Whether two recordings are of one path, and of the same numbers."""
+        mine, its = ((x.outcomes, x.straight, x.inputs, x.counted) for x in (self, other))
+        return mine == its
 
     def seal(self, domain: Domain) -> Recording:
         """Make the checker of the cells, so that nothing outside is held any longer. Returns self."""
@@ -280,7 +294,10 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
     if any(id(t) not in reachable and id(t) not in r.arguments and id(t) not in r.grad_sources for t, _ in updates):
         r.refuse("writes into a tensor of unknown origin")
     sources, owners = _sources(r, call, tensors, reachable, link)
-    ends = (*planner.outputs, *(n for _, n in updates), *(c.node for c in builder.checks))
+    rolled = roll(r, (*planner.outputs, *(n for _, n in updates)), gradients=backward is not None)
+    outputs, checks = rolled.ends[: len(planner.outputs)], rolled.checks
+    updates = [(t, n) for (t, _), n in zip(updates, rolled.ends[len(outputs) :], strict=True)]
+    ends = (*rolled.ends, *(c.node for c in checks))
     graph = Graph(name, (*params, *cotangents), (*ends, *(() if backward is None else backward.gradients)))
     conditions = () if r.scope is None else tuple(r.scope.conditions)
     digest = mark = ""
@@ -291,7 +308,7 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
         digest = f"{places} {planner.signature(id)} {r.numbers.signature(id)} {_slots_text(r, id)}"
         at = Ordinals()
         words = f"{places} {planner.signature(at)} {r.numbers.signature(at)} {_slots_text(r, at)}"
-        words += repr([(c.kind, bits(c.value)) for c in builder.checks])  # what Python saw: another path, another mark
+        words += repr([(c.kind, bits(c.value)) for c in checks])  # what Python saw: another path, another mark
         mark = confirmed.mark(words, r.codes.values())
     seen: list[Any] = [*(t for t in tensors if id(t) not in scalars), *filter(r.is_tensor, found.values())]
     return Recording(
@@ -299,10 +316,12 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
         params=params,
         sources=sources,
         owners=owners,
-        outputs=tuple(planner.outputs),
+        outputs=outputs,
         updates=tuple((position[id(t)], n) for t, n in updates),
         writes=tuple((t._version.n - builder.versions[id(t)], t._version.where) for t, _ in updates),
-        checks=tuple(builder.checks),
+        checks=checks,
+        straight=rolled.before,
+        again=rolled.again,
         plan=planner.plan(),
         root=root,
         grads=tuple(grads),
@@ -317,6 +336,7 @@ def _close(r: Recorder, call: Call, result: Any, link: Link, name: str) -> Recor
         slots=tuple(_slot(domain, source, t, link) for source, t in r.slots.values()),
         numbers=close(r.numbers, tuple(r.number_params), bits, lambda x: watch(x, link)) if r.numbers.entries else None,
         inputs=frozenset(k for k, at in r.numbers.known.items() if isinstance(r.numbers.entries[at], Source)),
+        counted=rolled.counted,
         looked=frozenset(r.looked),
         held=tuple(t for t in tensors if id(t) not in kept),
         symbols=call.symbols,

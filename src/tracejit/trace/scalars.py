@@ -23,13 +23,15 @@ from tracejit.ir.symint import SymInt
 from tracejit.records import dataclass
 
 __all__ = [
-    "EXACT", "FUNCTIONS", "OPAQUE", "RAISING", "SAFE", "Memory", "Numbers", "Opaque", "OpaqueInt", "OpaqueText",
-    "Recipe", "Source", "Tape", "leaves", "made_of", "plain_number",
+    "EXACT", "FUNCTIONS", "LARGEST_COUNT", "LARGEST_STEP", "OPAQUE", "RAISING", "SAFE", "Heat", "Memory", "Numbers",
+    "Opaque", "OpaqueInt", "OpaqueText", "Recipe", "Source", "Tape", "counted", "leaves", "made_of", "plain_number",
     "reader",
 ]  # fmt: skip
 
 Number = int | float
 LARGEST = 2**53  # an integer that is a parameter is exact in every type it may be cast to
+LARGEST_COUNT = 2**50  # an integer when a loop begins that counts its turns: it stays exact for 2**30 turns ...
+LARGEST_STEP = 2**10  # ... of steps like this, some of them in each turn
 
 
 class Opaque(float):
@@ -48,7 +50,7 @@ class Opaque(float):
 
 
 class OpaqueInt(int):
-    """The same for an int; always on the tape."""
+    """The same for an int; on the tape, or what counts the turns of a loop, with a node of type i64."""
 
     node: Node | None
     recipe: Recipe | None
@@ -118,6 +120,13 @@ def made_of(value: Any, recipe: Recipe) -> Any:
     return out
 
 
+def counted(value: Any, node: Node) -> Any:
+    """A number that the graph computes: `value` now."""
+    out = OpaqueInt(value) if isinstance(value, int) else Opaque(value)
+    out.node, out.recipe, out.ref, out.seen = node, None, -1, False
+    return out
+
+
 def leaves(x: Any) -> list[Any]:
     """What opaque x is made of in the end: opaque numbers without a recipe, tensors, constants."""
     found: list[Any] = []
@@ -151,6 +160,34 @@ class Step:
 
 
 @dataclass(slots=True)
+class Heat:
+    """What is known of a loop that asks the data in each turn: whether it is worth a loop of the graph, and what came
+    of that."""
+
+    seen: set[int] = field(default_factory=set[int])  # numbers of turns
+    numbers: set[str] = field(default_factory=set[str])  # variables that count
+    hot: bool = False
+    refusal: str = ""
+    rolled: bool = False
+    where: str | None = None
+
+    def met(self, turns: int) -> None:
+        """It took so many turns."""
+        if len(self.seen) < _COUNTS:
+            self.seen.add(turns)
+        many = turns >= _MANY or (len(self.seen) >= _COUNTS and max(self.seen) >= _FEW)
+        self.hot = self.hot or (many and not self.refusal)
+
+    def refuse(self, why: str) -> bool:
+        """It stays as it is recorded, turn after turn. True: that is news."""
+        self.hot, self.refusal = False, self.refusal or why
+        return True
+
+
+_MANY, _FEW, _COUNTS = 8, 4, 2  # turns that make a loop hot; or so few, where the data has asked for different numbers
+
+
+@dataclass(slots=True)
 class Memory:
     """What a compiled function remembers of the numbers it read: those that changed are inputs from then on."""
 
@@ -159,6 +196,7 @@ class Memory:
     exact: set[Any] = field(default_factory=set[Any])  # looked at: never again inputs
     tensors: dict[Any, Any] = field(default_factory=dict[Any, Any])  # place -> weak references to what was there last
     moving: set[Any] = field(default_factory=set[Any])  # where another tensor was found: these are inputs, too
+    loops: dict[Any, Heat] = field(default_factory=dict[Any, Heat])  # by the place in the code
 
     def widens(self, key: Any, value: Number, bits: Any) -> bool:
         """Whether number `key`, now `value`, is an input; remembers it."""

@@ -194,6 +194,8 @@ class Trace:
         check = checks[miss.check]
         value = python_value(miss.value)
         seen = (*((c.kind, bits(c.value)) for c in checks[: miss.check]), (check.kind, bits(value)))
+        if (straight := self.recording.straight) is not None and miss.check >= straight:
+            seen = seen[:straight]  # how often it saw what is in the loop is not known
         return Left(seen, check.where, value)
 
     def overlaps(self, domain: Domain, tensors: Sequence[Any], arrays: Sequence[Array]) -> bool:

@@ -37,8 +37,8 @@ from tracejit.passes.bind import bind
 from tracejit.records import dataclass
 from tracejit.trace.domain import Array, Domain
 from tracejit.trace.key import Call
-from tracejit.trace.objects import IMMUTABLE, bits, describe, instance_dict, is_namedtuple
-from tracejit.trace.outputs import Number, Result, View, contents, slots_of
+from tracejit.trace.objects import IMMUTABLE, bits, describe, instance_dict, is_namedtuple, slots_of
+from tracejit.trace.outputs import Number, Result, View, contents
 from tracejit.trace.recording import Recording
 from tracejit.trace.rehearsal import Rehearsal
 from tracejit.trace.replay import CALLBACKS
