@@ -27,19 +27,7 @@ from tracejit.runtime.walker import BATCH, BIND, CHECK, FRAME, LOOP, MOVE, PAUSE
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = [
-    "Address",
-    "Arena",
-    "Arg",
-    "Batch",
-    "Check",
-    "External",
-    "Int",
-    "Loop",
-    "Program",
-    "Row",
-    "Step",
-]
+__all__ = ["Address", "Arena", "Arg", "Batch", "Check", "External", "Int", "Loop", "Program", "Row", "Step"]
 
 
 @dataclass(frozen=True, slots=True)
