@@ -11,6 +11,9 @@ from typing import Any
 __all__ = ["read_locals", "write_locals"]
 
 _LIVE = sys.version_info >= (3, 13)  # f_locals is the frame itself, not a copy that the frame keeps
+_to_frame: Any = None if _LIVE else ctypes.pythonapi.PyFrame_LocalsToFast
+if _to_frame is not None:
+    _to_frame.argtypes, _to_frame.restype = (ctypes.py_object, ctypes.c_int), None
 
 
 def read_locals(frame: types.FrameType) -> dict[str, Any]:
@@ -26,10 +29,8 @@ def write_locals(frame: types.FrameType, values: Mapping[str, Any]) -> bool:
     """Give variables that have a value another one; whether that was possible."""
     found: Any = frame.f_locals
     found.update(values)
-    if not _LIVE:
-        to_frame = ctypes.pythonapi.PyFrame_LocalsToFast
-        to_frame.argtypes, to_frame.restype = (ctypes.py_object, ctypes.c_int), None
-        to_frame(frame, 0)
+    if _to_frame is not None:
+        _to_frame(frame, 0)
         found.clear()
     now = read_locals(frame)
     return all(now.get(name) is v for name, v in values.items())
