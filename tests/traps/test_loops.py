@@ -109,11 +109,11 @@ def check_one_more(f):
 
 
 def test_one_trace_serves_all_numbers_of_turns(settled):
-    before = settled.compiled_calls
+    before, traces = settled.compiled_calls, len(settled.traces())
     for k in range(2, 60):
         assert same(plain(settled(start(2.0**k), 2.03125)), plain(settle(start(2.0**k), 2.03125)))
     assert settled.compiled_calls == before + 58
-    assert len(settled.traces()) == 1
+    assert len(settled.traces()) == traces
 
 
 def test_an_endless_loop_can_be_interrupted(settled):
