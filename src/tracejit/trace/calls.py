@@ -481,12 +481,14 @@ def _frame_call(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[str,
     r.refuse(f"looks at frames: {name}")
     if name == "globals":
         return frame.f_globals
+    # From 3.13 on `f_locals` is the frame itself, and `locals()` a copy of it.
+    variables = frame.f_locals if VERSION < (3, 13) else dict(frame.f_locals)
     if name in ("locals", "vars") and not args:
-        return frame.f_locals
+        return variables
     if name == "dir" and not args:
-        return sorted(frame.f_locals)
+        return sorted(variables)
     if name in ("eval", "exec") and len(args) == 1 and not kwargs:
-        return f(args[0], frame.f_globals, frame.f_locals)
+        return f(args[0], frame.f_globals, variables)
     if name == "_getframe":
         depth: Any = args[0] if args else 0
         for _ in range(depth):
