@@ -71,6 +71,8 @@ _POINTERS = ("c", "a", "b", "bias")
 
 _READY = 2  # a value of pack_b: it is packed already
 
+_NEAR = 256 << 10  # bytes of B that stay in the second-level cache beside a block of A
+
 _CHUNK = 200_000  # floating-point operations worth waking another thread for: 2 us
 
 
@@ -156,6 +158,7 @@ def kernel_texts(dtype: str, vector_bits: int, only: str = "") -> tuple[str, ...
         return (module.text(),)
     define_pack(module, t, t.rows, "internal nounwind")
     _define_pack_block(module, t)
+    _define_pack_panels(module, t)
     _define_region(module, t)
     _define_matmul(module, t, f"matmul_{dtype}")
     _define_panels(module, t, f"panels_{dtype}")
@@ -215,6 +218,24 @@ def _define_pack_block(module: Module, t: Tiling) -> None:
     f.ret()
 
 
+def _define_pack_panels(module: Module, t: Tiling) -> None:
+    """Pack n columns of B into panels, side by side where rows are contiguous: one alone uses a line of each page."""
+    args = {"panels": ptr, "b": ptr} | dict.fromkeys(("bn", "bk", "n", "k"), i64)
+    f = module.function("pack_panels", None, args, "internal nounwind")
+    panels, b, bn, bk, n, k = f.args
+    together, row = 4, of(t.dtype, t.columns)
+    main = bn.eq(1).select(n - n % (together * t.columns), 0 * n)
+    with f.loop(0, main, together * t.columns) as i, f.loop(0, k) as j:
+        source, target = f.element(b, j * bk + i, t.scalar), f.element(panels, i * k + j * t.columns, t.scalar)
+        for p in range(together):
+            x = f.load(row, f.element(source, p * t.columns, t.scalar))
+            f.store(x, f.element(target, k * (p * t.columns), t.scalar))
+    with f.loop(main, n, t.columns) as i:
+        target, source = f.element(panels, i * k, t.scalar), f.element(b, i * bn, t.scalar)
+        f.call(pack_symbol(t, t.columns), None, target, source, bn, bk, n - i, k)
+    f.ret()
+
+
 def _define_panels(module: Module, t: Tiling, name: str) -> None:
     """Panels lo..hi of B: `columns` columns each, row after row, the last one as `pack` fills it."""
     f, s = kernel(module, name, ("panels", "b"), ("n", "k", "bk", "bn"), OUTER)
@@ -242,14 +263,15 @@ def _define_region(module: Module, t: Tiling) -> None:
         # Without packing only a last, partial panel is copied, so that whole vectors can be read everywhere.
         whole = nc - nc % t.columns
         first = is_ready.select(nc, packs_b.select(0, whole))
-        with f.loop(first, nc, t.columns) as j:
-            panel = f.element(b_panels, packs_b.select(j, 0 * j) * kc, t.scalar)
-            f.call(pack_symbol(t, t.columns), None, panel, f.element(b_block, j * bn, t.scalar), bn, bk, nc - j, kc)
+        f.call("pack_panels", None, b_panels, f.element(b_block, first * bn, t.scalar), bn, bk, nc - first, kc)
         with f.loop(m0, m1, mb) as ic:
             mc = f.minimum(m1 - ic, mb)
             tiles = (mc + t.rows - 1) // t.rows  # as equal as can be: 8 rows are 4 + 4, not 6 + 2
             base = mc // tiles
             extra = mc - base * tiles
+            # Each tile asks for its share of the next panel where all panels together do not stay near the core.
+            is_far = (packs_b | is_ready) & (nc * kc * t.scalar.bytes >= _NEAR)
+            share = is_far.select(kc // tiles + 1, 0)
             a_block = f.element(a, ic * am + pc * ak, t.scalar)
             with f.when(packs_a):
                 f.call("pack_block", None, scratch, a_block, am, ak, tiles, base, extra, kc)
@@ -260,7 +282,10 @@ def _define_region(module: Module, t: Tiling) -> None:
                 )
                 b_tile = is_ready.select(f.element(b, (jc + j) * k + pc * t.columns, t.scalar), b_tile)
                 b_k = (packed | is_ready).select(t.columns, bk)
+                following = f.element(b_tile, kc * t.columns, t.scalar)
                 with f.loop(0, tiles) as i:
+                    with f.loop(i * share, f.minimum(i * share + share, kc)) as r:
+                        f.prefetch(f.element(following, r * t.columns, t.scalar), is_write=False)
                     row = i * base + f.minimum(i, extra)
                     rows = base + (i < extra).cast(i64)
                     a_tile = packs_a.select(

@@ -37,7 +37,7 @@ class Tiling:
     rows: int  # of A in a tile
     vectors: int  # of B in a tile
     k_block: int  # a panel of B, k_block x columns, fills half the first-level cache
-    m_block: int  # a block of A, m_block x k_block, fills a third of the second-level cache
+    m_block: int  # a block of A, m_block x k_block, fills two fifths of the second-level cache
     n_block: int
 
     @property
@@ -65,7 +65,7 @@ def tiling(dtype: str, vector_bits: int) -> Tiling:
         rows=12 if vector_bits == 512 else 6,
         vectors=2,
         k_block=256,
-        m_block=144 * 4 // size,
+        m_block=192 * 4 // size,
         n_block=1024 * 4 // size,
     )
 
@@ -128,6 +128,9 @@ def define_tile(
     # Opaque, or every row's address is made from the one before it: a chain of additions as long as the arithmetic.
     offsets = [f.load(i64, f.element(a_row, r, i64)) if indexed else a_row * r for r in range(rows)]
     starts = [f.opaque(f.element(a, offset, t.scalar)) for offset in offsets]
+    # C is met last, far from the tile before: asked for now, it is there by then.
+    for r in range(rows):
+        f.prefetch(f.element(c, c_row * r if r else 0, t.scalar), is_write=True)
     zero = f.value(0.0, t.vector)
     tile = [zero] * (rows * t.vectors)
 
