@@ -196,20 +196,45 @@ def sigmoid(x: Value) -> Value:
 
 
 def tanh(x: Value) -> Value:
-    """Hyperbolic tangent: a polynomial below 0.625, 1 - 2 / (e**2x + 1) above."""
-    f = x.f
+    """Hyperbolic tangent."""
+    return _tanh32(x) if x.type.bits == 32 else _tanh64(x)
+
+
+# (tanh(y) / y - 1) / y**2 on |y| <= _TANH_CUT, above which 1 - tanh is the smaller of the two
+_TANH_P32 = (-0.006256233806607651, 0.021060293570743596, -0.05384990361553921, 0.13332566995700554,
+             -0.3333331712094634)  # fmt: skip
+_TANH_CUT = 0.5535
+
+
+def _tanh32(x: Value) -> Value:
+    """With |x| = n ln(2) / 2 + y: tanh(y) where n is 0, else 1 - 2 (1 - tanh y) / (2**n (1 + tanh y) + 1 - tanh y).
+
+    n is |x| * 1.5 / cut rounded, less 1, and not below 0, so that one polynomial serves both.
+    """
+    f, t = x.f, x.type
+    magnitude = _abs(x)
+    a = (magnitude > 20.0).select(20.0, magnitude)
+    base = _F32.round + (_F32.bias - 1)  # the last bits of `shifted` are the biased exponent of 2**n
+    shifted = f.fma(a, 1.5 / _TANH_CUT, base)
+    shifted = (shifted > base + 1.0).select(shifted, base + 1.0)
+    scale = (_bits(shifted) << _F32.mantissa).bitcast(t)
+    n = shifted - (base + 1.0)
+    y = f.fma(n, -0.34657359028, a)  # its rounding is lost where n is large
+    s = y * y
+    th = f.fma(_poly(s, _TANH_P32), y * s, y)
+    w = (1.0 - th) / f.fma(th, scale - 1.0, scale + 1.0)
+    r = (n > 0.0).select(f.fma(w, -2.0, 1.0), th)
+    return (_bits(r) | (_bits(x) & -(1 << 31))).bitcast(t)
+
+
+def _tanh64(x: Value) -> Value:
+    """A quotient of polynomials (Cephes) below 0.625, 1 - 2 / (e**2x + 1) above."""
     a = _abs(x)
-    single = x.type.bits == 32
     large = 1.0 - 2.0 / (_exp_normal(a + a) + 1.0)
     s = x * x
-    if single:
-        c = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
-        small = f.fma(_poly(s, c) * s, a, a)
-    else:  # Cephes
-        p = _poly(s, (-9.64399179425052238628e-1, -9.92877231001918586564e1, -1.61468768441708447952e3))
-        q = _poly(s, (1.0, 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3))
-        small = f.fma(a * s, p / q, a)
-    return _copysign((a < 0.625).select(small, large), x)
+    p = _poly(s, (-9.64399179425052238628e-1, -9.92877231001918586564e1, -1.61468768441708447952e3))
+    q = _poly(s, (1.0, 1.12811678491631932402e2, 2.23548839060100448583e3, 4.84406305325125486048e3))
+    return _copysign((a < 0.625).select(x.f.fma(a * s, p / q, a), large), x)
 
 
 # ---------------------------------------------------------------- logarithms
