@@ -12,6 +12,7 @@ import pytest
 import tracejit.ops as ops
 from tracejit import config
 from tracejit.codegen.compile import Executable, build
+from tracejit.codegen.llvm.cut import Cut
 from tracejit.codegen.result import Miss
 from tracejit.errors import BackendError
 from tracejit.ir import dtype as dt
@@ -23,6 +24,7 @@ from tracejit.ir.types import TensorType
 from tracejit.ops.movement import Concat, Slice
 from tracejit.passes.bind import bound_op
 from tracejit.passes.grad import pullback
+from tracejit.runtime import engine
 
 TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "f32": 5e-6, "f64": 1e-13}
 
@@ -427,6 +429,15 @@ def test_sums_of_columns_take_rows_as_they_lie(shape: tuple[int, ...]) -> None:
         two = f([x, y])
     for a, b in zip(one, two, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(("rows", "together"), [(400, 4), (402, 2), (401, 1)])
+def test_sums_of_columns_take_several_rows_at_once_where_they_divide(rows: int, together: int) -> None:
+    x = np.round(4 * normal(rows, 600))
+    f = check(lambda a: ops.reduce_sum(a, (0,)), x)
+    (kernel,) = f.kernels
+    assert Cut(kernel, engine.vector_bits()).is_deep
+    assert Cut(kernel, engine.vector_bits()).rows_at_once == together
 
 
 @pytest.mark.parametrize("part", [16, 48, 7, 1])

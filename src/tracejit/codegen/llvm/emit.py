@@ -163,13 +163,18 @@ def columns(frame: Frame, chunk: Value | None) -> None:
     with vectors(frame, span) as at:
         for x, place in zip(starts, places(at), strict=True):
             f.store(x, place)
-    order, down = scalars(roots(first)), first.axes[0]
+    order, down, rows = scalars(roots(first)), first.axes[0], frame.cut.rows_at_once
     frame.varying = varying(frame, order)
-    with f.loop(0, frame.number(down.extent)) as row, frame.scope(down):
+    with f.loop(0, frame.number(down.extent), rows) as row, frame.scope(down):
         frame.axes[down] = row
-        compute(frame, order, last=False)
+        if rows == 1:
+            compute(frame, order, last=False)
         with vectors(frame, span) as at:
-            carry = nest(frame, first, 1, [f.load(x.type, p) for x, p in zip(starts, places(at), strict=True)], order)
+            carry = [f.load(x.type, p) for x, p in zip(starts, places(at), strict=True)]
+            for k in range(rows):
+                frame.axes[down] = row + k
+                with frame.scope():
+                    carry = nest(frame, first, 1, carry, order)
             for x, place in zip(carry, places(at), strict=True):
                 f.store(x, place)
     with vectors(frame, span) as at:
