@@ -89,6 +89,8 @@ from tracejit.ops.composed import normalization as _normalization
 from tracejit.ops.composed import pooling as _pooling
 from tracejit.ops.composed import selection as _selection
 from tracejit.ops.composed.axes import axis_of as _axis_of
+from tracejit.ops.composed.movement import chunk as _chunk
+from tracejit.ops.composed.whole import whole as _whole
 from tracejit.tensor.autocast import NARROW as _NARROW
 from tracejit.tensor.autocast import WIDE as _WIDE
 from tracejit.tensor.autocast import autocasting as _autocasting
@@ -293,9 +295,8 @@ def batch_norm(
     out, mean, var = _normalization.batch_normalized(input, weight, bias, eps)
     if running_mean is not None and running_var is not None:
         with no_grad():
-            assign(running_mean, (running_mean * (1 - momentum) + mean.detach() * momentum).to(running_mean.dtype))
-            unbiased = var.detach() * (count / (count - 1))
-            assign(running_var, (running_var * (1 - momentum) + unbiased * momentum).to(running_var.dtype))
+            assign(running_mean, _normalization.moved(running_mean, mean, momentum))
+            assign(running_var, _normalization.moved(running_var, var, momentum, count / (count - 1)))
     return out
 
 
@@ -371,6 +372,37 @@ def scaled_dot_product_attention(
     return _attention.scaled_dot_product_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, uniform=uniform
     )
+
+
+# --- one step of recurrent layers, from the input's part of the gates ----------------------------------------------
+
+
+@_whole
+def rnn_step(x: Any, h: Any, weight: Any, bias: Any, nonlinearity: str) -> Any:
+    """act(x + W h + b), both parts with their biases."""
+    z = x + linear(h, weight, bias)
+    return tanh(z) if nonlinearity == "tanh" else relu(z)
+
+
+@_whole
+def lstm_step(x: Any, h: Any, c: Any, weight: Any, bias: Any) -> tuple[Any, Any]:
+    """New (h, c)."""
+    i, f, g, o = _chunk(x + linear(h, weight, bias), 4, -1)
+    c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+    return sigmoid(o) * tanh(c), c
+
+
+@_whole
+def gru_step(x: Any, h: Any, weight: Any, bias: Any) -> Any:
+    """The new state."""
+    part = linear(h, weight, bias)
+    xr, xz, xn = _chunk(x, 3, -1)
+    hr, hz, hn = _chunk(part, 3, -1)
+    n = tanh(xn + sigmoid(xr + hr) * hn)
+    return n + sigmoid(xz + hz) * (h - n)
+
+
+# --- attention, continued ------------------------------------------------------------------------------------------
 
 
 def multi_head_attention_forward(

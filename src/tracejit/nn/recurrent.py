@@ -15,7 +15,6 @@ from tracejit.nn import init
 from tracejit.nn.module import Module
 from tracejit.nn.parameter import Parameter
 from tracejit.ops.composed import cat, stack
-from tracejit.ops.composed.recurrence import gru_step, lstm_step, relu_step, tanh_step
 from tracejit.tensor.creation import empty, zeros
 from tracejit.tensor.tensor import Tensor
 
@@ -157,7 +156,7 @@ class _OneState(_Recurrent):
         super().__init__()
         self._setup(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype)
 
-    def _step(self, x: Any, h: Any, state: Any) -> Any:
+    def _step(self, x: Any, h: Any, weight: Any, bias: Any) -> Any:
         raise NotImplementedError
 
     def _steps(self, x: Any, state: Any, weights: tuple[Any, ...], backwards: bool) -> tuple[Any, Any]:
@@ -165,7 +164,7 @@ class _OneState(_Recurrent):
         parts = F.linear(x, w_ih, b_ih).unbind(0)
         outs: list[Any] = []
         for part in reversed(parts) if backwards else parts:
-            state = self._step(part, F.linear(state, w_hh, b_hh), state)
+            state = self._step(part, state, w_hh, b_hh)
             outs.append(state)
         if backwards:
             outs.reverse()
@@ -189,8 +188,8 @@ class RNN(_OneState):
         super().__init__(*args, **kwargs)
         self.nonlinearity = nonlinearity
 
-    def _step(self, x: Any, h: Any, state: Any) -> Any:
-        return tanh_step(x, h) if self.nonlinearity == "tanh" else relu_step(x, h)
+    def _step(self, x: Any, h: Any, weight: Any, bias: Any) -> Any:
+        return F.rnn_step(x, h, weight, bias, self.nonlinearity)
 
 
 class GRU(_OneState):
@@ -198,8 +197,8 @@ class GRU(_OneState):
 
     gates = 3
 
-    def _step(self, x: Any, h: Any, state: Any) -> Any:
-        return gru_step(x, h, state)
+    def _step(self, x: Any, h: Any, weight: Any, bias: Any) -> Any:
+        return F.gru_step(x, h, weight, bias)
 
 
 class LSTM(_Recurrent):
@@ -229,7 +228,7 @@ class LSTM(_Recurrent):
         parts = F.linear(x, w_ih, b_ih).unbind(0)
         outs: list[Any] = []
         for part in reversed(parts) if backwards else parts:
-            h, c = lstm_step(part, F.linear(h, w_hh, b_hh), c)
+            h, c = F.lstm_step(part, h, c, w_hh, b_hh)
             if w_hr is not None:
                 h = F.linear(h, w_hr)
             outs.append(h)
@@ -286,8 +285,8 @@ class _Cell(Module):
             raise OpError(f"{type(self).__name__} state of {h.type}: wanted {list(want)}")
         return h
 
-    def _parts(self, input: Any, h: Any) -> tuple[Any, Any]:
-        return F.linear(input, self.weight_ih, self.bias_ih), F.linear(h, self.weight_hh, self.bias_hh)
+    def _part(self, input: Any) -> Any:
+        return F.linear(input, self.weight_ih, self.bias_ih)
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
@@ -312,8 +311,8 @@ class RNNCell(_Cell):
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """The new state."""
-        x, h = self._parts(input, self._state(input, hx))
-        return tanh_step(x, h) if self.nonlinearity == "tanh" else relu_step(x, h)
+        h = self._state(input, hx)
+        return F.rnn_step(self._part(input), h, self.weight_hh, self.bias_hh, self.nonlinearity)
 
 
 class GRUCell(_Cell):
@@ -324,7 +323,7 @@ class GRUCell(_Cell):
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """The new state."""
         h = self._state(input, hx)
-        return gru_step(*self._parts(input, h), h)
+        return F.gru_step(self._part(input), h, self.weight_hh, self.bias_hh)
 
 
 class LSTMCell(_Cell):
@@ -335,4 +334,4 @@ class LSTMCell(_Cell):
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """The new (h, c)."""
         h, c = (self._state(input, s) for s in ((None, None) if hx is None else hx))
-        return lstm_step(*self._parts(input, h), c)
+        return F.lstm_step(self._part(input), h, c, self.weight_hh, self.bias_hh)

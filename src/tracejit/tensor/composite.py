@@ -25,7 +25,7 @@ from tracejit.ir.op import results as results_of
 from tracejit.ir.types import TensorType, TupleType, Type
 from tracejit.tensor.graphs import Runner
 from tracejit.tensor.tape import OpNode, view_root
-from tracejit.tensor.tensor import Tensor, needs_grad, type_of, wrap
+from tracejit.tensor.tensor import Size, Tensor, needs_grad, type_of, wrap
 
 __all__ = ["Composite", "compose"]
 
@@ -111,17 +111,9 @@ def _spec(x: Any, tensors: list[Tensor]) -> Any:
         return kind, x
     if kind is float:
         return (kind, x) if x else (kind, x, str(x))  # 0.0 is not -0.0
-    if kind in (tuple, list):
-        return kind, tuple([_spec(v, _NONE) for v in x])
+    if kind in (tuple, list, Size):
+        return tuple if kind is Size else kind, tuple([_spec(v, tensors) for v in x])
     raise TypeError(kind)
-
-
-class _None(list[Tensor]):
-    def append(self, object: Tensor) -> None:
-        raise TypeError("a tensor in a container")
-
-
-_NONE = _None()
 
 
 def _value(spec: Any, params: list[Node]) -> Any:

@@ -30,10 +30,11 @@ __all__ = ["Runner"]
 
 _HOT: Final = 3  # uses before anything is built
 _BUILD: Final = 15e-3  # seconds that a kernel takes to build
-# Seconds that NumPy takes: for each op, element and byte written, element of a slow function, element reduced ...
-_OP, _ELEMENT, _BYTE, _SLOW, _REDUCED = 4e-6, 1.5e-9, 0.2e-9, 8e-9, 4e-9
+# Seconds that NumPy takes: for each op, element and byte written, element of a slow function, reduced, random ...
+_OP, _ELEMENT, _BYTE, _SLOW, _REDUCED, _RANDOM = 4e-6, 1.5e-9, 0.2e-9, 8e-9, 4e-9, 40e-9
 _CALL, _NATIVE_BYTE = 8e-6, 0.1e-9  # ... and native code, for each call and byte
 _VIEWS: Final = frozenset({"reshape", "transpose", "slice", "broadcast", "flip", "unfold", "stop_gradient", "item"})
+_MOVES: Final = _VIEWS | {"concat", "pad", "copy"}  # as quick in NumPy
 _FUNCTIONS: Final = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "pow", "log1p", "expm1"})
 
 
@@ -200,6 +201,8 @@ def _worth(graph: Graph) -> int:
             case "conv":
                 if _size(n) * prod(ints(n.inputs[1].shape[2:])) >= FLOPS:
                     return _HOT
+            case "random_bits":
+                numpy += _RANDOM * _size(n)
             case name if name in _FUNCTIONS:
                 numpy += _SLOW * _size(n)
             case name if name.startswith(("reduce", "arg", "scatter", "fold", "pad")):
@@ -208,6 +211,8 @@ def _worth(graph: Graph) -> int:
             case _:
                 pass
         kernels += n.op.name in ("matmul", "conv")
+    if all(n.op.name in _MOVES or not n.inputs for n in graph.nodes):
+        return 1 << 62
     gain = numpy - _CALL - _NATIVE_BYTE * traffic
     if gain <= 0:
         return 1 << 62

@@ -15,8 +15,10 @@ import numpy as np
 
 from tracejit.errors import DTypeError, OpError
 from tracejit.ir import dtype as dt
+from tracejit.ir.node import cast
 from tracejit.ir.op import Op
 from tracejit.ir.symint import SymInt
+from tracejit.ops.composed.whole import whole
 from tracejit.tensor.autograd import no_grad
 from tracejit.tensor.creation import check_dtype, default_dtype, shape_of
 from tracejit.tensor.tensor import Tensor, apply, assign, wrap
@@ -66,6 +68,11 @@ class Generator:
         """Uniform i32 bits of `shape`; the stream moves on by ceil(n / 4) counters."""
         with no_grad():
             out = apply(Op.registry["random_bits"](shape), (self.state,))  # type: ignore[call-arg]
+            self._move_on(shape)
+        return out
+
+    def _move_on(self, shape: tuple[int, ...]) -> None:
+        with no_grad():
             step = -(-math.prod(shape) // 4)
             from tracejit.tensor.creation import _literal
 
@@ -73,22 +80,23 @@ class Generator:
                 assign(self.state, self.state + _literal(np.array([0, 1], np.int64)) * step)
             else:
                 assign(self.state, self.state + _literal(np.array([0, step], np.int64)))
-        return out
 
     def uniform(self, shape: tuple[int, ...], dtype: Any) -> Tensor:
         """Uniform on [0, 1): 24 random bits times 2**-24."""
         with no_grad():
-            u = cast(self.bits(shape) & 0xFFFFFF, dt.float32) * 2.0**-24
+            u = _uniform(self.state, shape)
+            self._move_on(shape)
             return cast(u, dtype)
+
+
+@whole
+def _uniform(state: Any, shape: tuple[int, ...]) -> Any:
+    bits: Any = Op.registry["random_bits"](shape)(state)  # type: ignore[call-arg]
+    return cast(bits & 0xFFFFFF, dt.float32) * 2.0**-24
 
 
 default_generator = Generator()
 default_generator.seed()
-
-
-def cast(x: Tensor, dtype: Any) -> Tensor:
-    """`x` as `dtype`."""
-    return x if x.dtype is dtype else apply(Op.registry["cast"](dtype), (x,))  # type: ignore[call-arg]
 
 
 def manual_seed(seed: int) -> Generator:

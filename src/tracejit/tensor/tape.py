@@ -171,18 +171,20 @@ class ArrayRule:
     """`vjp_rule` on arrays: how it runs, and which inputs and results of the op it reads. Results may be gradients
     `handed_on`, or `views` of them (result -> number of the gradient), or earlier results `again`."""
 
-    __slots__ = ("again", "handed_on", "inputs", "outputs", "run", "views", "where")
+    __slots__ = ("again", "handed_on", "inputs", "outputs", "reads", "run", "views", "where")
 
     def __init__(self, rule: Graph, where: tuple[int | None, ...], gs: int, outs: int) -> None:
         read = set(Graph("read", (), rule.results).nodes)
         self.where = where
-        self.outputs = tuple([i for i in range(outs) if rule.params[gs + i] in read])
-        self.inputs = tuple([i for i in range(len(where)) if rule.params[gs + outs + i] in read])
+        self.reads = tuple([i for i, p in enumerate(rule.params) if p in read])  # among gradients, results and inputs
+        self.outputs = tuple([i - gs for i in self.reads if gs <= i < gs + outs])
+        self.inputs = tuple([i - gs - outs for i in self.reads if i >= gs + outs])
         numbers = {p: i for i, p in enumerate(rule.params[:gs])}
         self.handed_on = {k: numbers[r] for k, r in enumerate(rule.results) if r in numbers}
         self.again = {k: first for k, r in enumerate(rule.results) if (first := rule.results.index(r)) < k}
         self.views = {k: numbers[root] for k, r in enumerate(rule.results) if (root := view_root(r)) in numbers}
-        self.run = Runner(rule, self.views)
+        params = tuple([rule.params[i] for i in self.reads])
+        self.run = Runner(Graph(rule.name, params, rule.results), self.views)
 
 
 @lru_cache(maxsize=8192)
@@ -287,12 +289,12 @@ class OpNode(GradNode):
             if version.n != n:
                 raise InPlaceError(overwritten(self.op.name, self.where, version.where))
         given = [g for g in gs if g is not None]
-        found: list[Any] = list(rule.run([*[g._array for g in given], *outs, *ins]))
-        for k, a in enumerate(found):
-            found[k] = out = wrap(a)
-            if k in rule.views and k not in rule.handed_on and isinstance(a.base, np.ndarray):
-                out._version = given[rule.views[k]]._version  # its memory
-                out._seen = out._version.n
+        arrays = [*[g._array for g in given], *outs, *ins]
+        found = [wrap(a) for a in rule.run([arrays[i] for i in rule.reads])]
+        for k, i in rule.views.items():
+            if isinstance(found[k]._array.base, np.ndarray):
+                found[k]._version = given[i]._version  # its memory
+                found[k]._seen = given[i]._version.n
         for k, i in rule.handed_on.items():
             found[k] = given[i]
         for k, i in rule.again.items():
@@ -366,12 +368,17 @@ class OpNode(GradNode):
 _HERE = __file__.rsplit("/", 2)[0] + "/"
 
 
+@lru_cache(maxsize=4096)
+def _is_ours(file: str) -> bool:
+    return file.startswith(_HERE)
+
+
 def user_line() -> str | None:
     """file:line of the innermost frame outside the library."""
     f = sys._getframe(1)
     while f is not None:
         name = f.f_code.co_filename
-        if not name.startswith(_HERE):
+        if not _is_ours(name):
             return f"{name}:{f.f_lineno}"
         f = f.f_back
     return None

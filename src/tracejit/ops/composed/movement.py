@@ -11,6 +11,7 @@ from tracejit.ir.dim import Extent, Shape, product, same
 from tracejit.ir.dtype import int64
 from tracejit.ir.node import Scalar, Value, broadcast_shapes, cast, common_dtype, constant, expand_to
 from tracejit.ops.composed.axes import axes_of, axis_of, fresh, rank
+from tracejit.ops.composed.whole import whole
 from tracejit.ops.movement import Broadcast, Concat, Flip, Pad, Reshape, Slice, Transpose, UpdateSlice
 from tracejit.ops.reduce import ReduceSum
 
@@ -287,6 +288,7 @@ def cat(tensors: Sequence[Value], dim: int = 0) -> Any:
 concat = concatenate = cat
 
 
+@whole
 def stack(tensors: Sequence[Value], dim: int = 0) -> Any:
     """The tensors, all of one shape, along a new axis `dim`."""
     if not tensors:

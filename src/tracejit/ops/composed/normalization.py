@@ -13,6 +13,7 @@ from tracejit.ops.composed.axes import rank, spread
 from tracejit.ops.composed.elementwise import rsqrt
 from tracejit.ops.composed.movement import reshape
 from tracejit.ops.composed.whole import whole
+from tracejit.ops.control import StopGradient
 from tracejit.ops.movement import Broadcast
 from tracejit.ops.reduce import ReduceSum
 
@@ -137,6 +138,14 @@ def batch_normalized(x: Value, weight: Value | None, bias: Value | None, eps: fl
     """x normalised by mean and variance of each channel (axis 1), and these two."""
     mean, var, _ = batch_moments(x)
     return normalize_channels(x, mean, var, weight, bias, eps), mean, var
+
+
+@whole
+def moved(running: Value, new: Value, momentum: Any, factor: float = 1) -> Any:
+    """A running statistic after one more batch, in which it was `new` times `factor`."""
+    found: Any = StopGradient()(new)
+    found = found if factor == 1 else found * factor
+    return cast(running * (1 - momentum) + found * momentum, running.type.dtype)
 
 
 @whole
