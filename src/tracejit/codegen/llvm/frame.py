@@ -75,9 +75,8 @@ class Frame:
     @contextmanager
     def at_entry(self) -> Generator[None]:
         """What is written inside goes to the entry block; it may use arguments, symbols and numbers."""
-        lines, self.f.lines = self.f.lines, self.entry
-        yield
-        self.f.lines = lines
+        with self.f.writing(self.entry):
+            yield
 
     def wide(self, x: Extent, type: Type) -> Value:
         """An extent in every lane of a vector of integers."""

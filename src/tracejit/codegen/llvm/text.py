@@ -120,6 +120,11 @@ _BY_NAME = {
 }  # fmt: skip
 
 
+_NOTHING = frozenset((("add", 0), ("sub", 0), ("mul", 1)))  # integer operations that change nothing
+# Instructions that may give something else, or do something, the second time.
+_IMPURE = ("load", "call", "phi", "alloca", "freeze", "atomicrmw", "cmpxchg")
+
+
 def of(dtype: str, width: int = 1) -> Type:
     """The LLVM type of an IR dtype name in memory ("f32", "i64", "bool")."""
     return _BY_NAME[dtype].wide(width)
@@ -134,6 +139,8 @@ class Value:
     type: Type
 
     def _binary(self, op: str, other: Value | float, reflected: bool = False) -> Value:
+        if type(other) is int and (op, other) in _NOTHING and (op != "sub" or not reflected):
+            return self
         a, b = self, self.f.value(other, self.type)
         if reflected:
             a, b = b, a
@@ -292,6 +299,7 @@ class Function:
         self.lines: list[str] = []
         self._count = 0
         self._block = "entry"
+        self._made: dict[str, Value] = {}  # in this block, by instruction
         params = ", ".join(f"{t} %{n}" for n, t in args.items())
         linkage = "internal " if "internal" in attributes else ""
         attributes = attributes.replace("internal", "").strip()
@@ -305,11 +313,16 @@ class Function:
         self.lines.append("  " + text)
 
     def emit(self, text: str, type: Type) -> Value:
-        """Append one instruction; its result."""
+        """Append one instruction, unless this block has it already; its result."""
+        if (made := self._made.get(text)) is not None:
+            return made
         self._count += 1
         name = f"%v{self._count}"
         self.line(f"{name} = {text}")
-        return Value(self, name, type)
+        made = Value(self, name, type)
+        if not text.startswith(_IMPURE):
+            self._made[text] = made
+        return made
 
     def value(self, x: Value | float, type: Type) -> Value:
         """`x`, or the constant `x` of that type."""
@@ -327,6 +340,15 @@ class Function:
     def _start(self, block: str) -> None:
         self.lines.append(f"{block}:")
         self._block = block
+        self._made = {}
+
+    @contextmanager
+    def writing(self, lines: list[str]) -> Generator[None]:
+        """Inside, instructions go to these lines, which will stand in a block above."""
+        before = self.lines, self._made
+        self.lines, self._made = lines, {}
+        yield
+        self.lines, self._made = before
 
     # ---------------------------------------------------------------- calls
 
@@ -517,10 +539,9 @@ class Slots(dict[str, Value]):
 
     def __missing__(self, name: str) -> Value:
         i, type = self.types[name]
-        f, lines = self.f, self.f.lines
-        f.lines = f.top
-        self[name] = value = f.load(type, f.element(self.pointer, i, i64))
-        f.lines = lines
+        f = self.f
+        with f.writing(f.top):
+            self[name] = value = f.load(type, f.element(self.pointer, i, i64))
         return value
 
 
