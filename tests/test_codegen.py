@@ -255,6 +255,21 @@ def test_updates_happen_in_place_in_one_kernel(shape: tuple[int, ...]) -> None:
     assert len(f.kernels) == 1 or p.size == 0
 
 
+@pytest.mark.parametrize("mode", ["set", "add"])
+@pytest.mark.parametrize("op", [ops.scatter, ops.scatter_along])
+def test_a_scatter_into_what_it_updates_writes_only_its_places(op: Any, mode: str) -> None:
+    x, new = normal(40, 70), normal(3, 70, seed=1)
+    at = np.array([7, 0, 7]) if op is ops.scatter else np.array([[7], [0], [7]]).repeat(70, 1)
+    graph = graph_of(lambda x, at, new: (op(x, at, new, 0, mode), ops.reduce_sum(x, (0,))), x, at, new)
+    f, (want, seen) = build(graph, updates={0: 0}), run(graph, [x, at, new])
+    (line,) = [line for line in str(f.plain).splitlines() if "scatter" in line]
+    assert line.count("external 0") == 2, line
+    mine = x.copy()
+    (other,) = f([mine, at, new])
+    assert_same(mine, want)
+    assert_same(other, seen)
+
+
 def test_an_updated_value_that_is_read_elsewhere_is_read_first() -> None:
     def f(p: Any, x: Any) -> Any:
         return p + 1.0, ops.reduce_sum(p * x, (0,)), ops.flip(p, (0,)), p

@@ -1,5 +1,5 @@
-"""After every call the world is what plain Python leaves: every program of `effects.py`, `slots.py` and `worlds.py`, plainly
-and compiled."""
+"""After every call the world is what plain Python leaves: every program of `effects.py`, `slots.py`, `windows.py` and
+`worlds.py`, plainly and compiled."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import weakref
 import effects
 import pytest
 import slots
+import windows
 import worlds
 
 import tracejit as tj
@@ -58,7 +59,7 @@ def run(program, jit):
     return out, g
 
 
-PROGRAMS = [*effects.PROGRAMS, *slots.PROGRAMS, *worlds.PROGRAMS]
+PROGRAMS = [*effects.PROGRAMS, *slots.PROGRAMS, *windows.PROGRAMS, *worlds.PROGRAMS]
 
 
 @pytest.mark.filterwarnings("ignore:hey")

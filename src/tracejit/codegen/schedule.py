@@ -86,6 +86,11 @@ class Call:
         """Nodes it stores."""
         return self.outputs
 
+    def may_overwrite(self, old: Node, new: Node) -> bool:
+        """As for a `Launch`."""
+        in_place = self.match is not None and self.match.in_place and self.inputs.count(old) == 1
+        return old not in self.inputs or (in_place and self.inputs[0] is old and self.outputs == (new,))
+
 
 @dataclass(frozen=True, eq=False)
 class Schedule:

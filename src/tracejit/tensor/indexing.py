@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from tracejit.ir.symint import SymInt
 from tracejit.records import dataclass
 from tracejit.tensor.tensor import Tensor, apply, assign, wrap, wrap_scalar
 from tracejit.trace import recorder as recording
+from tracejit.trace.scalars import OpaqueInt
 
 __all__ = ["getitem", "nonzero", "setitem"]
 
@@ -93,12 +94,21 @@ def plan_of(x: Tensor, index: Any) -> Plan:
             continue
         n = extents[axis]
         if isinstance(item, slice):
+            if _is_moving(item):
+                start, count = cast("Any", recording.active()).span(item, n)
+                window.append((start, start + count, 1))
+                shape.append(count)
+                axis += 1
+                continue
             start, stop, step = bounds(item, n)
             if step < 0:
                 raise OpError("slices with a negative step are not supported; use flip()")
             count = max(0, -(-(stop - start) // step))
             window.append((start, max(start, stop), step))
             shape.append(count)
+        elif _is_moving(item):
+            item = cast("Any", recording.active()).place(item, n, axis)
+            window.append((item, item + 1, 1))
         else:
             if not -n <= item < n:
                 raise IndexOutOfRange(f"index {item} is out of range for axis {axis} of extent {n}")
@@ -128,7 +138,7 @@ def bounds(s: slice, n: int) -> tuple[int, int, int]:
 
 def _as_index(i: Any) -> Any:
     """One entry of an index as int, slice of ints, None, Ellipsis or an index Tensor."""
-    if i is None or i is Ellipsis:
+    if i is None or i is Ellipsis or _is_moving(i):
         return i
     if isinstance(i, slice):
         return slice(*(None if v is None else operator.index(v) for v in (i.start, i.stop, i.step)))
@@ -148,6 +158,11 @@ def _as_index(i: Any) -> Any:
             t = tensor(i, dtype=dt.int64)
         return _as_index(t)
     return operator.index(i)
+
+
+def _is_moving(i: Any) -> bool:
+    """Whether an entry of an index is a number that a recording has as an input, or a slice with one."""
+    return type(i) is OpaqueInt or (type(i) is slice and (type(i.start) is OpaqueInt or type(i.stop) is OpaqueInt))
 
 
 def _axes_used(i: Any) -> int:

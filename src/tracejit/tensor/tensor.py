@@ -487,6 +487,8 @@ def current_grad_fn(t: Tensor) -> GradNode | None:
         assert p is not None and v._view is not None
         if v._view.name != "stop_gradient":
             needs = p._grad_fn is not None or p._leaf_requires_grad
+            if needs and (r := recording.active()) is not None and r.is_window(v):
+                r.stay(r.builder.views[id(v)])
             v._grad_fn = OpNode(v._view, (p,), (v,)) if needs else None
             v._index = 0
         v._seen = v._version.n
@@ -503,8 +505,8 @@ def apply(op: Op, inputs: Sequence[Tensor]) -> Any:
     if op.name in DIVIDES and inputs[1]._array.dtype.kind in "iu":
         check_divisor(op, inputs[1])
     recorded, r = op, recording.active()
-    if r is not None and r.scope is not None:
-        recorded, op = r.scope.split(op)
+    if r is not None:
+        recorded, op = r.split(op)
     try:
         out = evaluate(op, [t._array for t in inputs])
     except (AutogradError, OpError, IndexError):
@@ -658,7 +660,7 @@ def _written_parents(target: Tensor, value: Tensor, r: Any) -> list[tuple[Tensor
             break
         assert target._view is not None
         r = recording.active()
-        view = target._view if r is None or r.scope is None else r.builder.views.get(id(target)) or target._view
+        view = target._view if r is None else r.builder.views.get(id(target)) or target._view
         value = put(view, shadow(p), value)
         out.append((p, value))
         target = p
@@ -706,6 +708,8 @@ def put(view: Op, parent: Tensor, value: Tensor) -> Tensor:
             return Op.registry["transpose"](tuple(int(i) for i in np.argsort(v.perm)))(value)  # type: ignore[call-arg]
         case "flip":
             return view(value)
+        case "window":
+            return v.put(parent, value, apply)
         case "slice":
             return Op.registry["update_slice"](v.starts, v.strides)(parent, value)  # type: ignore[call-arg]
         case _:

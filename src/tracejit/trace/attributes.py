@@ -19,7 +19,7 @@ from tracejit.ir.symint import SymInt
 from tracejit.trace.domain import is_library
 from tracejit.trace.objects import ABSENT, FRESH_ITERATORS, IMMUTABLE, describe, instance_dict, is_namedtuple
 from tracejit.trace.recorder import Recorder, active
-from tracejit.trace.scalars import OPAQUE
+from tracejit.trace.scalars import OPAQUE, OpaqueInt
 
 Function = types.FunctionType
 C_METHODS: tuple[type, ...] = (
@@ -328,6 +328,15 @@ def old_iterator(r: Recorder, x: Any) -> None:
     """Advancing an iterator changes it."""
     if r.is_old(x):
         r.refuse(f"uses {describe(x)} made outside")
+
+
+def offer_index(r: Recorder, key: Any) -> None:
+    """`offer` for an index of a tensor, in which numbers may stay what they are."""
+    for k in key if type(key) is tuple else (key,):
+        parts = (k.start, k.stop, k.step) if type(k) is slice else (k,)
+        for p in parts:
+            if type(p) is not OpaqueInt:
+                offer(r, p)
 
 
 def offer(r: Recorder, x: Any, depth: int = 0) -> None:

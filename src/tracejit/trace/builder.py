@@ -72,7 +72,7 @@ class GraphBuilder:
     def __init__(self, locate: Any = None, scope: Scope | None = None) -> None:
         self.scope = scope  # of a recording for all extents
         self.unfit: str | None = None  # why it is none
-        self.views: dict[int, Op] = {}  # by id of a view, its op for all extents
+        self.views: dict[int, Any] = {}  # by id of a view, its op for all extents, or the `Window` that it is
         self.rules: dict[int, Op] = {}  # by id of a tape entry, likewise
         self.bindings: dict[int, Binding] = {}
         self.params: list[Node] = []
@@ -177,8 +177,8 @@ class GraphBuilder:
         if self.unfit is None:
             self.unfit = f"{where}: {why}" if (where := self.locate()) else why
 
-    def _emit(self, op: Op, nodes: Sequence[Node]) -> Any:
-        made = Node.build(op, nodes)
+    def _emit(self, op: Any, nodes: Sequence[Node]) -> Any:
+        made = op.node(self, nodes[0]) if op.name == "window" else Node.build(op, nodes)
         where = self.locate()
         for n in made if isinstance(made, tuple) else (made,):
             n.where = where

@@ -39,7 +39,7 @@ from tracejit.trace.scalars import (
     plain_number,
 )
 
-__all__ = ["number_tensor", "scalar", "text", "value_node"]
+__all__ = ["input_tensor", "number_tensor", "scalar", "text", "value_node"]
 
 
 def scalar(r: Recorder, f: Callable[..., Any], *operands: Any) -> Any:
@@ -212,6 +212,15 @@ def value_node(r: Recorder, x: Any) -> Node | None:
     if x.recipe is not None:
         return _computed(r, x)
     return x.node if x.ref < 0 else _number_node(r, x)
+
+
+def input_tensor(r: Recorder, x: Any) -> Any:
+    """An opaque int of the tape as a tensor of rank 0 that stands for it."""
+    node = _number_node(r, x)
+    assert node is not None
+    t = r.domain.wrap(np.asarray(plain_number(x), np.int64), False)
+    r.builder.bind(t, node)
+    return t
 
 
 def _number_node(r: Recorder, x: Any) -> Node | None:

@@ -617,7 +617,8 @@ class _Finish:
         def completed(done: list[Any], *x: Any) -> None:
             trace.complete(domain, x[made:], x[:made], done, 1)
 
-        self.then(completed, [*self.made, *self.sources()], self.drop[1])
+        watched = () if self.rec.steady is None else self.sources()  # by callbacks
+        self.then(completed, [*self.made, *watched], self.drop[1])
 
     def attach(self, back: Backward) -> None:
         """Python gives the outputs that carry gradients their tape entries."""

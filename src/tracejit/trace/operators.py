@@ -11,7 +11,7 @@ from typing import Any
 
 from tracejit.ir.symint import SymInt
 from tracejit.trace import computed
-from tracejit.trace.attributes import CONTAINERS, Function, is_base, is_number, offer, old_iterator, plain
+from tracejit.trace.attributes import CONTAINERS, Function, is_base, is_number, offer_index, old_iterator, plain
 from tracejit.trace.domain import is_library
 from tracejit.trace.iteration import iterate
 from tracejit.trace.objects import ABSENT, FRESH_ITERATORS, IMMUTABLE, VIEWS, describe, is_namedtuple
@@ -330,8 +330,8 @@ def item(r: Recorder, x: Any, key: Any) -> Any:
     x = r.reveal(x)
     t = type(x)
     if r.is_tensor(x):
-        key = r.hand(key)
-        offer(r, key)
+        key = r.index(x, key)
+        offer_index(r, key)
         r.touch(x)
         return plain(r, operator.getitem, x, key)
     key = r.reveal(key)

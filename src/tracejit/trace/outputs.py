@@ -26,6 +26,7 @@ from tracejit.trace.key import Call
 from tracejit.trace.objects import describe, instance_dict, is_namedtuple, slots_of
 from tracejit.trace.recorder import Recorder
 from tracejit.trace.scalars import OPAQUE
+from tracejit.trace.windows import Moving, Window
 
 __all__ = [
     "Argument", "Built", "Computed", "Container", "Grad", "Held", "Instance", "Plan", "Planner", "Result", "Scalar",
@@ -120,7 +121,7 @@ class View:
     """`op` applied to the tensor of an earlier entry, on the tape or not."""
 
     base: int
-    op: Op
+    op: Op | Moving
     taped: bool
 
 
@@ -200,7 +201,8 @@ class Plan:
                 case Value():
                     made.append(e.value)
                 case View():  # built later: it wants its base's place on the tape
-                    made.append(bound_op(e.op, call.symbols) if call.symbols else e.op)
+                    op = e.op.at(call.found) if isinstance(e.op, Moving) else e.op
+                    made.append(bound_op(op, call.symbols) if call.symbols else op)
                 case Built() | Instance() | Computed():
                     made.append(e)
         return made
@@ -403,7 +405,9 @@ class Planner:
             base = self.entry(parent)
             if domain.get_grad(x) is not None:
                 r.refuse("returns a view with a gradient of its own")
-            at = self.add(x, View(base, r.builder.views.get(id(x)) or op, domain.needs_grad(x)))
+            recorded = r.builder.views.get(id(x)) or op
+            recorded = recorded.moving if isinstance(recorded, Window) else recorded
+            at = self.add(x, View(base, recorded, domain.needs_grad(x)))
             if op.name == "stop_gradient" and domain.has_tape(x):  # an argument that a custom rule handed back
                 self.fresh.append((at, x))
             return at

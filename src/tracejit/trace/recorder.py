@@ -48,9 +48,11 @@ from tracejit.trace.objects import (
     stamp_of,
 )
 from tracejit.trace.scalars import (
+    LARGEST,
     OPAQUE,
     Memory,
     Opaque,
+    OpaqueInt,
     Source,
     Tape,
     leaves,
@@ -342,6 +344,59 @@ class Recorder:
         if type(x) in (list, dict, tuple, slice) or is_namedtuple(type(x)):
             return plain_numbers(x, {}, lambda v: v if type(v) is SymInt else self.reveal(v))
         return x
+
+    # -- indices that are inputs
+
+    def index(self, x: Any, key: Any) -> Any:
+        """`key`, about to be an index of tensor x: numbers that change stay what they are where the library can follow
+        them (`windows.py`), in views without gradients."""
+        if self.scope is None and not self.domain.needs_grad(x):
+            if type(key) is tuple:
+                return tuple([self._index(k) for k in key])
+            return self._index(key)
+        return self.hand(key)
+
+    def _index(self, k: Any) -> Any:
+        if type(k) is OpaqueInt:
+            return k if k.ref >= 0 and abs(plain_number(k)) <= LARGEST else self.reveal(k)
+        if type(k) is slice and type(k.step) in (type(None), int) and k.step in (None, 1):
+            return slice(self._index(k.start), self._index(k.stop)) if _is_moving(k) else self.hand(k)
+        return self.hand(k)
+
+    def place(self, i: Any, n: int, axis: int) -> Any:
+        """See `windows.py`."""
+        from tracejit.trace import windows  # it needs what needs this
+
+        return windows.place(self, i, n, axis)
+
+    def span(self, s: slice, n: int) -> tuple[Any, int]:
+        """See `windows.py`."""
+        from tracejit.trace import windows
+
+        return windows.span(self, s, n)
+
+    def split(self, op: Op) -> tuple[Any, Op]:
+        """(what is recorded, what is computed now) of an op whose attributes may be inputs."""
+        if self.scope is not None:
+            return self.scope.split(op)
+        if op.name != "slice" or all(type(s) is not OpaqueInt for s in op.starts):  # type: ignore[attr-defined]
+            return op, op
+        from tracejit.trace import windows
+
+        return windows.split(self, op)
+
+    def is_window(self, view: Any) -> bool:
+        """Whether a view is one that moves."""
+        found = self.builder.views.get(id(view))
+        return found is not None and found.name == "window"
+
+    def stay(self, window: Any) -> None:
+        """What moves must not: the numbers that it comes from are constants of the next recording."""
+        from tracejit.trace import windows
+
+        self.refuse("asks for a gradient through a view at an index that changes")
+        for at in windows.sources(self, window):
+            self._pin(at, self.numbers.values[at])
 
     def touch(self, tensor: Any) -> None:
         """Facts about an outside tensor were read."""
@@ -698,6 +753,10 @@ class Recorder:
         for i in range(array.size):
             one = Node.of(Op.registry["slice"]((i,), (i + 1,), (1,)), (flat,))  # type: ignore[call-arg]
             self.builder.check(reshape(one, ()), python_number(values[i]), kind)
+
+
+def _is_moving(s: slice) -> bool:
+    return any(type(v) is OpaqueInt for v in (s.start, s.stop))
 
 
 _SHOWN = frozenset(

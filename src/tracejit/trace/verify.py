@@ -43,6 +43,7 @@ from tracejit.trace.recording import Recording
 from tracejit.trace.rehearsal import Rehearsal
 from tracejit.trace.replay import CALLBACKS
 from tracejit.trace.tree import Left, Trace
+from tracejit.trace.windows import Moving
 
 __all__ = ["Mismatch", "Verified", "verify"]
 
@@ -244,7 +245,7 @@ class _Both:
         for e, x in zip(self.trace.recording.plan.entries, self.made):
             if isinstance(e, View) and id(x) == of:
                 base = self.swing(id(self.made[e.base]), places, graph)
-                return None if base is None else e.op.eval(base)
+                return None if base is None or isinstance(e.op, Moving) else e.op.eval(base)
         return None
 
 

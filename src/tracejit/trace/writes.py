@@ -24,6 +24,7 @@ from tracejit.trace.attributes import (
     instance_dict,
     is_data_descriptor,
     offer,
+    offer_index,
     plain,
 )
 from tracejit.trace.domain import is_library
@@ -464,15 +465,15 @@ def store_subscript(operands: tuple[Any, Any, Any]) -> None:
     if (r := active()) is None:
         x[key] = value
         return
-    key = r.reveal(key)
     t = type(x)
     if r.is_tensor(x):
-        value = r.settle(value)
-        offer(r, key)
+        key, value = r.index(x, key), r.settle(value)
+        offer_index(r, key)
         offer(r, value)
         r.touch(x)
         plain(r, operator.setitem, x, key, value)
         return
+    key = r.reveal(key)
     setter: Any = None
     if t not in CONTAINERS:
         r.type_of(x)

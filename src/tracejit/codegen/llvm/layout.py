@@ -132,7 +132,10 @@ class Layout:
             made = self.maker.get(new)
             others = [r for r in readers.get(old, ()) if r is not made]
             if (
-                isinstance(made, Launch)
+                (
+                    isinstance(made, Launch)
+                    or (isinstance(made, Call) and made.match is not None and made.match.in_place)
+                )
                 and new not in self.home
                 and not bit[made] & must_precede
                 and same_shape(new.shape, old.shape)

@@ -31,14 +31,19 @@ HALVES = ("f16", "bf16")
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """The operands of a node with a library kernel, as views; `padding` of a convolution's spatial axes."""
+    """The operands of a node with a library kernel, as views; `padding` of a convolution's spatial axes.
+
+    `in_place`: the result may lie where the first operand does.
+    """
 
     operands: tuple[View, ...]
     padding: tuple[Padding, ...] = ()
+    in_place: bool = False
 
     def at(self, values: Mapping[str, int]) -> Match:
         """What it is where symbols have these values."""
-        return Match(tuple(v.at(values) for v in self.operands), tuple(p.at(values) for p in self.padding))
+        padding = tuple(p.at(values) for p in self.padding)
+        return Match(tuple(v.at(values) for v in self.operands), padding, self.in_place)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +81,8 @@ def match(n: Node) -> Match | None:
         case "scatter" | "scatter_along":
             if dtype in HALVES and n.op.mode == "add":  # type: ignore[attr-defined]
                 return None
-            return Match(tuple(whole(x) for x in n.inputs[int(is_zero(n.inputs[0])) :]))
+            zero = is_zero(n.inputs[0])
+            return Match(tuple(whole(x) for x in n.inputs[int(zero) :]), in_place=not zero)
         case "attention":
             return Match(tuple(view(x) for x in n.inputs))
         case "sort":

@@ -69,7 +69,7 @@ def _each(f: Function, first: Value, last: Value, lanes: int, body: Callable[[Va
 
 
 def _begin(f: Function, s: dict[str, Value], dtype: str, first: Value, last: Value, lanes: int) -> None:
-    """y[first..last] = x, or zeros."""
+    """y[first..last] = x, or zeros; nothing is left to do where x is y."""
     t = of(dtype)
 
     def copy(i: Value, width: int) -> None:
@@ -78,9 +78,10 @@ def _begin(f: Function, s: dict[str, Value], dtype: str, first: Value, last: Val
     def clear(i: Value, width: int) -> None:
         f.store(f.value(0, t.wide(width)), f.element(s["y"], i, t))
 
-    with f.either(s["zero"].ne(0)) as sides:
-        for zero in sides:
-            _each(f, first, last, lanes, clear if zero else copy)
+    with f.when(s["zero"].ne(0)):
+        _each(f, first, last, lanes, clear)
+    with f.when(s["zero"].eq(0) & s["x"].ne(s["y"])):
+        _each(f, first, last, lanes, copy)
 
 
 def _rows(f: Function, s: dict[str, Value], dtype: str, mode: str, lanes: int) -> None:
