@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import weakref
 
 import pytest
@@ -316,3 +317,28 @@ def test_words_of_a_function_are_no_references():
     assert f._direct_words == ctypes.addressof(f.front.words)
     gc.collect()
     assert f not in gc.get_referents(f)
+
+
+@needs_entry
+def test_a_mistake_of_ours_before_the_program_gives_the_call_up_but_a_handlers_error_comes_through(monkeypatch):
+    f = warm(tj.compile(lambda x: x * 2), x := tj.ones(1 << 16))
+    block = buffer.Pool.block
+    raised = []
+
+    def broken(self, nbytes):
+        if not raised:
+            raised.append(AttributeError("ours"))
+            raise raised[0]
+        return block(self, nbytes)
+
+    broken = types.FunctionType(broken.__code__, {**globals(), "__name__": "tracejit.x"}, closure=broken.__closure__)
+    monkeypatch.setattr(buffer.Pool, "block", broken)
+    assert f(x).sum().item() == 1 << 17
+    assert raised
+
+    def late(self, nbytes):
+        raise TimeoutError
+
+    monkeypatch.setattr(buffer.Pool, "block", late)
+    with pytest.raises(TimeoutError):
+        f(x)

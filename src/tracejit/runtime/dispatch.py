@@ -32,7 +32,7 @@ from typing import Any, Final
 import numpy as np
 
 from tracejit import config
-from tracejit.errors import BackendError
+from tracejit.errors import BackendError, is_foreign
 from tracejit.records import dataclass
 from tracejit.runtime import engine, guards, interpreter, walker
 from tracejit.runtime.entry import builtin
@@ -232,6 +232,8 @@ def _compile(at: Offsets, compare: engine.Code) -> Native:
         "none": id(None),
         "ndarray": id(np.ndarray),
         "error": id(Exception),
+        "true": id(True),
+        "foreign": id(is_foreign),
     }
     code = engine.compile(interpreter.text(names), symbols=symbols, needs=[compare, walk])
     return Native(code, code.address("tj_call"), builtin(code, _HERE_NAME), builtin(code, _FINISH_NAME))

@@ -52,6 +52,8 @@ _TEXT: Final = """
 @none = external global i8
 @ndarray = external global i8
 @error = external global i8
+@true = external global i8
+@foreign = external global i8
 declare ptr @pthread_getspecific(i32)
 declare i32 @pthread_setspecific(i32, ptr)
 declare i64 @tj_compare(ptr, i64, i64)
@@ -79,6 +81,9 @@ declare i32 @PyErr_ExceptionMatches(ptr)
 declare void @PyErr_Clear()
 declare void @PyErr_Fetch(ptr, ptr, ptr)
 declare void @PyErr_Restore(ptr, ptr, ptr)
+declare void @PyErr_NormalizeException(ptr, ptr, ptr)
+declare i32 @PyException_SetTraceback(ptr, ptr)
+declare ptr @PyObject_CallFunctionObjArgs(ptr, ...)
 declare i64 @PyList_Size(ptr)
 declare i32 @PyErr_CheckSignals()
 declare ptr @PyEval_SaveThread()
@@ -752,8 +757,27 @@ raised.where:                                     ; what no function in Python h
   call void @hold(ptr %held)
   %raised.trace = get ptr %held 2
   %raised.in_c = icmp eq ptr %raised.trace, null
+  br i1 %raised.in_c, label %raised.drop, label %raised.ask
+raised.ask:
+  %held.value = at %held 1
+  %held.trace = at %held 2
+  call void @PyErr_NormalizeException(ptr %held, ptr %held.value, ptr %held.trace)
+  %raised.value = load ptr, ptr %held.value
+  %raised.traced = load ptr, ptr %held.trace
+  %raised.set = call i32 @PyException_SetTraceback(ptr %raised.value, ptr %raised.traced)
+  %raised.foreign = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr @foreign, ptr %raised.value, ptr null)
+  %raised.unsure = icmp eq ptr %raised.foreign, null
+  br i1 %raised.unsure, label %raised.out, label %raised.judge
+raised.judge:
+  call void @Py_DecRef(ptr %raised.foreign)
+  %raised.ours = icmp ne ptr %raised.foreign, @true
+  br i1 %raised.ours, label %raised.drop, label %raised.again
+raised.drop:
   call void @raise(ptr %held)
-  br i1 %raised.in_c, label %forget, label %raised.out
+  br label %forget
+raised.again:
+  call void @raise(ptr %held)
+  br label %raised.out
 raised.out:
   br label %leave
 forget:

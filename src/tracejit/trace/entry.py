@@ -169,7 +169,7 @@ def make(trace: Trace, domain: Domain, call: Call, tensors: Sequence[Any], setti
     given = facts.of_call(call, settings)
     facts.of_names(rec, given)
     match, out.code = out.code, []
-    found = [] if rec.numbers is None else _numbers(out, facts, rec.numbers)
+    found = [] if rec.numbers is None else _numbers(out, facts, rec.numbers, call)
     results = _arrays(out, executable.output_types, executable.plan.first_output)
     _arrays(out, executable.temp_types, executable.plan.first_output + len(results))
     finish = _Finish(trace, domain, domain.anatomy, call, out, executable, given, results, found)
@@ -424,7 +424,7 @@ def _hashed(addresses: Iterable[int]) -> list[int]:
 # -- what it makes
 
 
-def _numbers(out: Assembler, facts: _Facts, numbers: Numbers) -> list[Place]:
+def _numbers(out: Assembler, facts: _Facts, numbers: Numbers, call: Call) -> list[Place]:
     """The numbers of the tape: read by Python where they are no arguments, and computed by the tape's own functions."""
     found: list[Place] = []
     for at, (read, step, t) in enumerate(zip(numbers.reads, numbers.steps, numbers.types)):
@@ -432,6 +432,9 @@ def _numbers(out: Assembler, facts: _Facts, numbers: Numbers) -> list[Place]:
             raise Unsaid(f"a {t.__name__} that is an input")
         if at in numbers.arguments:
             found.append(facts.numbers[numbers.arguments[at]])
+            continue
+        if at in numbers.extents and read is not None:
+            found.append(_constant(out, read(call)))  # an entry is for one set of extents
             continue
         place = out.own()
         if step is None:

@@ -279,6 +279,7 @@ class Numbers:
     guards: tuple[tuple[int, Any, Any], ...]  # place, value, its key
     params: tuple[int, ...]  # places that are parameters of the graph
     arguments: Mapping[int, Any]  # places that are arguments -> position or name
+    extents: frozenset[int]  # places that are extents
 
     def run(self, call: Any, bits: Callable[[Any], Any]) -> list[Any] | str:
         """Every number of the tape in this call; or why the trace does not fit."""
@@ -315,6 +316,7 @@ def close(tape: Tape, params: tuple[int, ...], bits: Any, watch: Callable[[Any],
         tuple((at, v, bits(v)) for at, v in tape.guards.items()),
         params,
         {at: e.key for at, e in enumerate(tape.entries) if isinstance(e, Source) and e.kind == "argument"},
+        frozenset(at for at, e in enumerate(tape.entries) if isinstance(e, Source) and e.kind == "extent"),
     )
 
 
