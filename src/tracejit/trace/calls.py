@@ -170,6 +170,8 @@ def call_function(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[st
             code = r.unwatched(instrument.instrument, f.__code__)
         except NotCompilable as e:
             r.refuse(str(e))
+        except (TypeError, ValueError, LookupError, AttributeError) as e:  # by builtins that somebody has replaced
+            r.refuse(f"the code of {f.__qualname__} cannot be rewritten: {type(e).__name__}: {e}")
     if code is None:
         return plainly(r, f, args, kwargs)
     if code is not f.__code__:  # else it was made by code that is already here
