@@ -362,3 +362,95 @@ def test_compiled_functions_still_run_in_exit_handlers():
     """)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[0].startswith("320000.0 ")
+
+
+# -- machine code made in the background
+
+
+def builders(f):
+    return [b.builder for b in f.buckets.values() if b.builder is not None]
+
+
+def test_no_call_waits_for_code_that_is_made_in_the_background(monkeypatch):
+    module = sys.modules["tracejit.trace.compile"]
+    compile_trace, go = module.compile_trace, threading.Event()
+
+    def slowly(*args):
+        assert threading.current_thread() is not threading.main_thread()
+        assert go.wait(60)
+        return compile_trace(*args)
+
+    monkeypatch.setattr(module, "compile_trace", slowly)
+    f = tj.compile(body, background=True)
+    x, w = inputs(0)
+    expected = body(x, w).item()
+    values = [f(x, w).item() for _ in range(12)]
+    assert f.compiled_calls == 0 and "its code is being made in the background" in str(f.explain())
+    go.set()
+    for b in builders(f):
+        b.join(60)
+    values += [f(x, w).item() for _ in range(12)]
+    assert f.compiled_calls == 12
+    np.testing.assert_allclose(values, expected, rtol=1e-5)
+
+
+def test_steps_that_write_are_right_while_their_code_is_made():
+    def trained(background):
+        tj.manual_seed(0)
+        model = tj.nn.Sequential(tj.nn.Linear(6, 8), tj.nn.ReLU(), tj.nn.Linear(8, 1))
+        optimizer = tj.optim.Adam(model.parameters(), lr=0.01)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = (model(x) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        step = tj.compile(step, background=background)
+        losses = [step(inputs(k)[0]).item() for k in range(60)]
+        for b in builders(step):
+            b.join(60)
+        return losses + [step(inputs(k)[0]).item() for k in range(60)], step.compiled_calls
+
+    (a, here), (b, beside) = trained(False), trained(True)
+    np.testing.assert_allclose(a, b, rtol=1e-4)
+    assert here > 100 and beside >= 60
+
+
+def test_a_background_build_that_fails_leaves_plain_python():
+    f = tj.compile(lambda x: x * 2, backend="no such backend", background=True)
+    for _ in range(4):
+        assert f(tj.ones(2)).tolist() == [2, 2]
+    for b in builders(f):
+        b.join(60)
+    assert f(tj.ones(2)).tolist() == [2, 2]
+    assert "the backend cannot compile it" in str(f.explain())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_forked_while_code_is_made_makes_its_own():
+    f = tj.compile(body, background=True)
+    x, w = inputs(0)
+    for _ in range(4):
+        f(x, w)
+    pid = os.fork()
+    if pid == 0:
+        faulthandler.dump_traceback_later(60, exit=True)
+        end = time.monotonic() + 50
+        while not f.compiled_calls and time.monotonic() < end:
+            f(x, w)
+        os._exit(0 if f.compiled_calls else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_the_interpreter_waits_for_code_that_is_made_in_the_background():
+    done = run("""
+        import tracejit as tj
+        f = tj.compile(lambda x: (x * 2).exp().sum(), background=True)
+        for _ in range(4):
+            f(tj.ones(64, 64))
+        print("end")
+    """)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")

@@ -86,9 +86,9 @@ def _modes() -> tuple[Any, ...]:
     return here.grad, here.anomaly, here.autocast
 
 
-def _recompile(fn: Any, hot: int | None, backend: str | None, verify: object) -> Any:
+def _recompile(fn: Any, hot: int | None, backend: str | None, verify: object, background: bool) -> Any:
     """What a pickled compiled function becomes."""
-    return compile(fn, hot=hot, backend=backend, verify=verify)
+    return compile(fn, hot=hot, backend=backend, verify=verify, background=background)
 
 
 DOMAIN = Domain(
@@ -152,6 +152,7 @@ def compile(
     hot: int | None = None,
     backend: str | None = None,
     verify: object = None,
+    background: bool = False,
 ) -> Any:
     """`fn` (a function, method or Module) behaving as it does, compiled when it is hot. Also a decorator, with or
     without options.
@@ -159,10 +160,11 @@ def compile(
     `hot` is the number of the call that is recorded first (default `config.hot`); `backend` overrides `config.backend`.
     `verify` (1000, 1/1000 or True; default `config.verify`) holds every n-th compiled call against plain Python, whose
     result it returns; code that differs is dropped, and the difference logged and counted.
+    With `background` no call waits for machine code: a thread makes it, and calls are plain Python until it is there.
     """
     if fn is None:
-        return functools.partial(compile, hot=hot, backend=backend, verify=verify)
-    return _driver().Compiled(DOMAIN, fn, hot=hot, backend=backend, verify=verify)
+        return functools.partial(compile, hot=hot, backend=backend, verify=verify, background=background)
+    return _driver().Compiled(DOMAIN, fn, hot=hot, backend=backend, verify=verify, background=background)
 
 
 def explain(fn: Any, html: str | os.PathLike[str] | None = None) -> Any:

@@ -20,7 +20,7 @@ import types
 import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,7 @@ _OWN = frozenset(
         "domain",
         "hot",
         "backend",
+        "background",
         "verify",
         "front",
         "buckets",
@@ -144,8 +145,10 @@ class Compiled(dispatch.Direct):
         hot: int | None = None,
         backend: str | None = None,
         verify: object = None,
+        background: bool = False,
     ) -> None:
         own = self.__dict__
+        own["background"] = background
         own["verify"], own["history"] = None if verify is None else config.period(verify), History()
         own["domain"], own["function"], own["hot"], own["backend"] = domain, function, hot, backend
         own["front"] = Front(Compiled.__call__)
@@ -328,6 +331,8 @@ class Compiled(dispatch.Direct):
             return None
         if bucket.wrong:
             return "compiled code of this kind differed from plain Python"
+        if bucket.builder is not None and bucket.builder.is_alive():
+            return "its code is being made in the background"
         if bucket.eager[seen] >= _REFUSALS:
             return f"this path stays eager: {bucket.reason}"
         if not bucket.may_record():
@@ -461,6 +466,15 @@ class Compiled(dispatch.Direct):
         self.note(f"recorded for all extents in vain: {why}")
 
     def install(self, bucket: Bucket, rec: Recording, seen: tuple[Any, ...], settings: config.Config) -> None:
+        """Compile a confirmed recording, here or in a thread that the process waits for at its end."""
+        if self.background:
+            bucket.builder = threading.Thread(target=self.build, args=(bucket, rec, seen, settings), name=self.name)
+            with suppress(RuntimeError):  # no more threads can be had: then here
+                bucket.builder.start()
+                return
+        self.build(bucket, rec, seen, settings)
+
+    def build(self, bucket: Bucket, rec: Recording, seen: tuple[Any, ...], settings: config.Config) -> None:
         """Compile a confirmed recording."""
         try:
             with building():
@@ -555,7 +569,11 @@ class Compiled(dispatch.Direct):
         found: Any = sys.modules.get(module or "")
         for part in name.split("."):
             found = getattr(found, part, None)
-        return name if found is self else (self.domain.compile, (self.function, self.hot, self.backend, self.verify))
+        return (
+            name
+            if found is self
+            else (self.domain.compile, (self.function, self.hot, self.backend, self.verify, self.background))
+        )
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None or not isinstance(self.function, types.FunctionType):

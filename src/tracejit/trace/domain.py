@@ -103,5 +103,5 @@ class Domain:
     library_tensors: Callable[[], tuple[Any, ...]]  # state that the library owns: the default generator's
     modes: Callable[[], tuple[Any, ...]]  # what changes the meaning of ops: grad mode
     tape: Tape
-    compile: Callable[..., Any]  # (function, hot, backend, verify): compiled, by a function that pickles by name
+    compile: Callable[..., Any]  # (function, hot, backend, verify, background): compiled; pickles by name
     anatomy: Anatomy | None = None  # None: tensors are asked, not read

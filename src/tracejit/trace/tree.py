@@ -8,6 +8,7 @@ set, outputs built.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -286,6 +287,7 @@ class Bucket:
     wrong: bool = False  # compiled code of it differed from plain Python
     cause: Cause | None = None  # why it is being compiled again
     astray: bool = False  # the last recording without the net was of another path: the next one has it
+    builder: threading.Thread | None = None  # makes code in the background
     recordings: int = 0
     hits: int = 0
 
