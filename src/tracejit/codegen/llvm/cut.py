@@ -26,6 +26,7 @@ CHUNK = 4096
 SUMS = -1  # stands for a buffer: the sums of columns
 DEEP = 4096  # sums of columns side by side: half a first-level cache
 PAGE = 4096
+LONG = 512  # of a row: vectors of it may be wide
 
 
 def launch(kernel: Kernel, bits: int, values: Values) -> Launch:
@@ -59,6 +60,8 @@ class Cut:
         width = 2 * self.bits // (8 * max(widest, 4))
         if any(s.axes for s in self.kernel.stages) and self.is_light(nodes):
             width *= 4 if self.kernel.lanes == "outer" else 2
+        elif self.is_patient(nodes):
+            width *= 2
         while width > 4 and max(map(typical, self.lengths)) <= width // 2:
             width //= 2
         return width
@@ -74,6 +77,12 @@ class Cut:
         return all(
             not n.inputs and is_close(step(n.op.index, g)) for n in loads for g in groups if isinstance(n.op, Load)
         )
+
+    def is_patient(self, nodes: Sequence[Node]) -> bool:
+        """True where what takes long are functions of long rows: more of them at a time wait for each other less."""
+        if len(nodes) > 16 or max(map(typical, self.lengths)) < LONG or any(n.dtype.itemsize > 4 for n in nodes):
+            return False
+        return any(n.op.name in vectormath.CALLED for n in nodes)
 
     @cached_property
     def vector(self) -> tuple[Axis, ...]:

@@ -152,8 +152,26 @@ def _exp_poly(r: Value) -> Value:
 
 def exp(x: Value) -> Value:
     """e**x; gradual underflow to 0, overflow to inf."""
-    x = _clamp(x, -104.0, 89.0) if x.type.bits == 32 else _clamp(x, -746.0, 710.0)
-    n, r = _exp_reduce(x)
+    return _exp32(x) if x.type.bits == 32 else _exp64(x)
+
+
+def _exp32(x: Value) -> Value:
+    """As `_exp64`, with the exponents of both factors cut from one sum, and one factor ready before the polynomial."""
+    f, t = x.f, x.type
+    x = _clamp(x, -104.0, 89.0)
+    base = _F32.round + 2 * _F32.bias  # the last bits of `shifted` are the biased exponents of the factors, added up
+    shifted = f.fma(x, 1.44269504088896340736, base)
+    n = shifted - base
+    hi, lo = _F32.ln2
+    r = f.fma(n, -lo, f.fma(n, -hi, x))
+    both = _bits(shifted)
+    first, second = ((part << 22 & 0x7F800000).bitcast(t) for part in (both, both + 1))
+    *coefficients, _ = _EXP_P32
+    return f.fma(_poly(r, coefficients), r * first, first) * second
+
+
+def _exp64(x: Value) -> Value:
+    n, r = _exp_reduce(_clamp(x, -746.0, 710.0))
     half = n >> 1  # two factors: 2**n itself may lie outside the normal range
     return _exp_poly(r) * _power_of_two(half, x.type) * _power_of_two(n - half, x.type)
 
