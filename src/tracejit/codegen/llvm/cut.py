@@ -82,7 +82,8 @@ class Cut:
         """True where what takes long are functions of long rows: more of them at a time wait for each other less."""
         if len(nodes) > 16 or max(map(typical, self.lengths)) < LONG or any(n.dtype.itemsize > 4 for n in nodes):
             return False
-        return any(n.op.name in vectormath.CALLED for n in nodes)
+        calls = [n for n in nodes if n.op.name in vectormath.CALLED]  # one of sums alone is called once for each row
+        return any(isinstance(m.op, Load) for m in scalars(calls))
 
     @cached_property
     def vector(self) -> tuple[Axis, ...]:
