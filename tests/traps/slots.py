@@ -531,3 +531,156 @@ def one_tensor_twice_in_a_tuple(tj):
         return out
 
     return f, ramp(tj, 14), s
+
+
+@program(8)
+def a_list_of_hidden_states(tj):
+    s = Box(hs=[tj.zeros(3), tj.ones(3)])
+
+    def f(x):
+        for i in range(len(s.hs)):
+            s.hs[i] = s.hs[i] * 0.5 + x
+            x = s.hs[i] - 1
+        return x * 2
+
+    return f, ramp(tj, 14), s
+
+
+@program(8)
+def a_list_unpacked_and_replaced(tj):
+    state = [tj.zeros(3), tj.ones(3)]
+
+    def f(x):
+        h, c = state
+        state[0], state[1] = h + c * x, h - c
+        return state[0] * 2, state
+
+    return f, ramp(tj, 14), state
+
+
+@program(8)
+def a_list_replaced_whole(tj):
+    s = Box(hs=[tj.zeros(3), tj.ones(3)])
+
+    def f(x):
+        s.hs[:] = [h * 0.5 + x for h in s.hs]
+        return sum(s.hs)
+
+    return f, ramp(tj, 14), s
+
+
+@program(8)
+def a_list_rotated(tj):
+    s = Box(hs=[tj.zeros(3), tj.ones(3), tj.ones(3) * 2])
+
+    def f(x):
+        s.hs.append(x * 1)
+        s.hs.pop(0)
+        return s.hs[0] + s.hs[-1] * 2
+
+    return f, ramp(tj, 14), s
+
+
+@program(8)
+def a_deque_of_tensors(tj):
+    from collections import deque
+
+    s = Box(hs=deque([tj.zeros(3), tj.ones(3), tj.ones(3) * 2], maxlen=3))
+
+    def f(x):
+        s.hs.append(x * 1)
+        return sum(s.hs) * 2
+
+    return f, ramp(tj, 14), s
+
+
+@program(None)
+def a_list_and_an_attribute_that_are_one_tensor_at_times(tj):
+    s = Box(hs=[tj.zeros(3), tj.ones(3)], h=tj.zeros(3), n=0)
+
+    def f(x):
+        s.n += 1
+        out = s.h * 2 + s.hs[0]
+        s.hs[0] = out * 0.5 + x
+        s.h = s.hs[0] if s.n % 4 == 0 else s.hs[0] * 1
+        s.hs[1] = s.hs[1] + 1
+        return out
+
+    return f, ramp(tj, 18), s
+
+
+@program(None)
+def a_list_with_one_tensor_twice_at_times(tj):
+    s = Box(hs=[tj.zeros(3), tj.ones(3)], n=0)
+
+    def f(x):
+        s.n += 1
+        s.hs[0].add_(x)
+        out = s.hs[0] + s.hs[1] * 2
+        s.hs[0] = out * 0.5
+        s.hs[1] = s.hs[0] if s.n % 5 == 0 else s.hs[1] * 1
+        return out
+
+    return f, ramp(tj, 18), s
+
+
+@program(None)
+def a_list_that_grows_and_shrinks(tj):
+    s = Box(hs=[tj.zeros(3)], n=0)
+
+    def f(x):
+        s.n += 1
+        s.hs.append(x * 2)
+        if s.n % 3 == 0:
+            del s.hs[:2]
+        return sum(s.hs)
+
+    return f, ramp(tj, 16), s
+
+
+@program(None)
+def a_list_with_a_tensor_of_another_kind(tj):
+    s = Box(hs=[tj.zeros(3), tj.ones(3)], n=0)
+
+    def f(x):
+        s.n += 1
+        out = s.hs[0].sum() + s.hs[1].sum() + x
+        s.hs[s.n % 2] = [x * 1, x.double(), x[:2] * 1, x * 3][s.n % 4]
+        return out
+
+    return f, ramp(tj, 18), s
+
+
+@program(None)
+def a_list_whose_tensor_is_the_argument(tj):
+    s = Box(hs=[tj.zeros(3), tj.ones(3)])
+    xs = [a[0] for a in ramp(tj, 4)]
+
+    def f(x):
+        x.add_(1)
+        out = s.hs[0] * s.hs[1] + x
+        s.hs[0], s.hs[1] = x, s.hs[0] * 1
+        return out
+
+    return f, [(xs[k % 2 if k < 10 else k % 4],) for k in range(20)], (s, xs)
+
+
+@program(None)
+def a_list_changed_between_calls(tj):
+    s = Box(hs=[tj.zeros(3), tj.ones(3)], n=0)
+
+    def f(x):
+        s.hs[0] = s.hs[0] + s.hs[1] * x
+        return s.hs[0] * 1
+
+    def world():
+        s.n += 1
+        if s.n % 5 == 0:
+            s.hs[1] = s.hs[1] * 2
+        if s.n == 12:
+            s.hs.reverse()
+        if s.n == 14:
+            s.hs = list(s.hs)
+        return [h.tolist() for h in s.hs]
+
+    return f, ramp(tj, 20), world

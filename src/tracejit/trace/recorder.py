@@ -442,7 +442,12 @@ class Recorder:
         if not self.is_old(x):
             return
         if (kind := kind_of(x)) is not None:
-            self.cell(kind, x, None, self.journal.before[id(x)] if id(x) in self.journal.before else elements(x))
+            found = self.journal.before[id(x)] if id(x) in self.journal.before else elements(x)
+            if type(x) is list or type(x) is deque:  # perhaps of tensors, others in every call
+                _, _, place = self.locate(kind, x, None)
+                self._slot(kind, x, place, None, found)
+            else:
+                self.cell(kind, x, None, found)
             if id(x) in self.journal.before:
                 self.journal.known.add(id(x))
         elif not self.is_tensor(x) and not self.is_value(x):
@@ -762,7 +767,7 @@ def _is_moving(s: slice) -> bool:
 _SHOWN = frozenset(
     ("ivar", "item", "closure", "member", "fattr", "dict", "list", "set", "deque", "bytes", "len", "has", "ivars")
 )  # the line helps here
-_SLOTS = frozenset(("ivar", "item", "closure", "member"))  # places that a compiled call may read for itself
+_SLOTS = frozenset(("ivar", "item", "closure", "member", "list", "deque"))  # what a compiled call may read for itself
 _SIMPLE_KEYS: frozenset[type] = frozenset((str, int, type(None)))
 
 

@@ -427,6 +427,7 @@ def _slot(domain: Domain, source: Source, x: Any, link: Link) -> Slots:
 
 
 _SLOT_WORDS = {
+    "list": "a list", "deque": "a deque",
     "ivar": "attribute", "item": "the entry", "closure": "a variable of an enclosing function", "member": "slot",
 }  # fmt: skip
 

@@ -351,6 +351,10 @@ def _length_of(x: Any, key: Any) -> Any:
     return None if x is None else len(x)
 
 
+def _items_of(x: Any, key: Any) -> Any:
+    return None if x is None else tuple(x)
+
+
 def _slot_of(o: Any, key: Any) -> Any:
     return getattr(o, key, None)
 
@@ -372,6 +376,8 @@ _READ: dict[str, Callable[[Any, Any], Any]] = {
     "item": _item_of,
     "closure": _contents_of,
     "len": _length_of,
+    "list": _items_of,
+    "deque": _items_of,
     "member": _slot_of,
     "count": _next_of,
 }
