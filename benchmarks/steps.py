@@ -1,6 +1,6 @@
 """Times of whole train steps: tracejit eager, tracejit compiled, and PyTorch eager where it is installed, in turn.
 
-python benchmarks/steps.py [cnn mlp lstm gpt] [--rounds N] [--threads N]
+python benchmarks/steps.py [cnn mlp lstm gpt] [--rounds N] [--threads N] [--warm N]
 """
 
 from __future__ import annotations
@@ -141,18 +141,18 @@ def contenders(workload: Callable[[ModuleType], Step], threads: int) -> dict[str
     return {**out, "torch": workload(torch)}
 
 
-def calls_in_a_slice(step: Step) -> int:
-    """How often `step` runs in one slice; warms it up first."""
-    for _ in range(8):
+def calls_in_a_slice(step: Step, warm: int) -> int:
+    """How often `step` runs in one slice; runs it `warm` times first."""
+    for _ in range(warm):
         step()
     start = time.perf_counter()
     step()
     return max(1, round(SLICE / (time.perf_counter() - start)))
 
 
-def measure(steps: dict[str, Step], rounds: int) -> tuple[dict[str, list[float]], float]:
+def measure(steps: dict[str, Step], rounds: int, warm: int) -> tuple[dict[str, list[float]], float]:
     """Seconds a step, round by round, and the cores that other processes used."""
-    counts = {name: calls_in_a_slice(step) for name, step in steps.items()}
+    counts = {name: calls_in_a_slice(step, warm) for name, step in steps.items()}
     times: dict[str, list[float]] = {name: [] for name in steps}
     wall, used, own = time.perf_counter(), cores_seconds(), time.process_time()
     for _ in range(rounds):
@@ -181,12 +181,15 @@ def main() -> None:
     parser.add_argument("workloads", nargs="*", metavar="NAME", help=f"of {', '.join(WORKLOADS)}; all by default")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--warm", type=int, default=200, help="calls before anything is measured: eager kernels are built"
+    )
     options = parser.parse_args()
     if unknown := set(options.workloads) - set(WORKLOADS):
         parser.error(f"no workload {unknown.pop()!r}; there are {', '.join(WORKLOADS)}")
     print(f"{'':8} {'eager':>10} {'compiled':>10} {'torch':>10} {'eager/comp':>11} {'torch/comp':>11} {'busy':>6}")
     for name in options.workloads or WORKLOADS:
-        times, busy = measure(contenders(WORKLOADS[name], options.threads), options.rounds)
+        times, busy = measure(contenders(WORKLOADS[name], options.threads), options.rounds, options.warm)
 
         def shown(who: str, times: dict[str, list[float]] = times) -> str:
             return f"{median(times[who]) * 1e3:7.2f} ms" if who in times else "-"

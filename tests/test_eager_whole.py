@@ -249,7 +249,7 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_all_parameters_at_once_become_what_they_do_one_by_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "_BUILD", 0.0)
+    monkeypatch.setattr(together, "_OPS", 1.0)
     with config.override(eager_kernels=False):
         *wanted, _ = trained(MAKERS[name])
     *got, optimizer = trained(MAKERS[name])
@@ -259,7 +259,7 @@ def test_all_parameters_at_once_become_what_they_do_one_by_one(name: str, monkey
 
 
 def test_what_an_optimizer_of_ones_own_does_in_python_is_done_at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "_BUILD", 0.0)
+    monkeypatch.setattr(together, "_OPS", 1.0)
 
     class Counting(tj.optim.SGD):
         seen = 0
@@ -273,7 +273,7 @@ def test_what_an_optimizer_of_ones_own_does_in_python_is_done_at_each_step(monke
 
 
 def test_parameters_that_share_memory_are_updated_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "_BUILD", 0.0)
+    monkeypatch.setattr(together, "_OPS", 1.0)
     array = np.ones(6, np.float32)
     a, b = (tj.from_numpy(x).requires_grad_() for x in (array[:4], array[2:]))
     optimizer = tj.optim.SGD([a, b], lr=1.0)
@@ -285,7 +285,7 @@ def test_parameters_that_share_memory_are_updated_one_by_one(monkeypatch: pytest
 
 
 def test_a_gradient_saved_before_a_step_at_once_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "_BUILD", 0.0)
+    monkeypatch.setattr(together, "_OPS", 1.0)
     w = tj.tensor(floats(3), requires_grad=True)
     optimizer = tj.optim.SGD([w], lr=0.1)
     for _ in range(6):
@@ -297,7 +297,7 @@ def test_a_gradient_saved_before_a_step_at_once_is_noticed(monkeypatch: pytest.M
 
 
 def test_a_used_optimizer_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "_BUILD", 0.0)
+    monkeypatch.setattr(together, "_OPS", 1.0)
     *_, optimizer = trained(MAKERS["adam"], steps=6)
     other = copy.deepcopy(optimizer)
     assert other._together is not optimizer._together and other._together._made is None

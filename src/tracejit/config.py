@@ -60,7 +60,7 @@ class Config:
 
     eager: bool = False  # TRACEJIT_EAGER=1: compile nothing
     backend: str = "llvm"  # llvm, numba, interpret
-    eager_kernels: bool = True  # TRACEJIT_EAGER_KERNELS=0: NumPy also for eager ops on large arrays
+    eager_kernels: bool = True  # TRACEJIT_EAGER_KERNELS=0: eager code op by op, by NumPy
     default_dtype: str = "f32"  # of Python floats and factory functions
     threads: int = 0  # 0: as many as cores
     deterministic: bool = False  # asked for by `use_deterministic_algorithms`; kernels are, in any case

@@ -78,6 +78,8 @@ def compose(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     here = modes.here
     if here.recorder is not None or here.autocast is not None or here.anomaly or not here.whole:
         return fn(*args, **kwargs)
+    if not config.current().eager_kernels:
+        return fn(*args, **kwargs)
     tensors: list[Tensor] = []
     try:
         given = tuple([_spec(x, tensors) for x in args])

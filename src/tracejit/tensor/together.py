@@ -30,8 +30,10 @@ Job = tuple[dict[str, Any], Tensor, dict[str, Any]]  # group, parameter with a g
 Update = Callable[[Any, Any, dict[str, Any], dict[str, Any]], None]
 
 _HOT: Final = 3  # steps before it is built ...
-_BUILD: Final = 40e-3  # seconds that building takes
-_OPS: Final = 120e-6  # seconds of a parameter's update by ops ...
+# Half of the seconds that building takes with no kernels on disk, and of those for each parameter.
+_BUILD: Final = 50e-3
+_EACH: Final = 8e-3
+_OPS: Final = 240e-6  # seconds of a parameter's update by ops ...
 _BYTE: Final = 8e-9  # ... and for each byte of it
 
 
@@ -70,7 +72,8 @@ class Together:
             return False
         if self._made is not None:
             return self._made.run(jobs)
-        if self._uses < _HOT or self._uses * sum([_OPS + _BYTE * p._array.nbytes for _, p, _ in jobs]) < _BUILD:
+        spent = self._uses * sum([_OPS + _BYTE * p._array.nbytes for _, p, _ in jobs])
+        if self._uses < _HOT or spent < _BUILD + _EACH * len(jobs):
             return False
         self._made, why = _record(jobs, update)
         if why:
