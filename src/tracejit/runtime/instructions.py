@@ -1,8 +1,8 @@
 """What most instructions of a native entry do, as a part of the interpreter's text (`interpreter.py`): facts that must
 hold, objects that are taken apart, state that is asked, and words that say where externals lie.
 
-Each begins at `op.NAME`, finds its operands in %ra, %rb.p, %x and %y, and goes on to `advance`, or to `give_up` where the
-call is none of this entry. `get`, `put`, `at` and `byte` are the interpreter's macros.
+Each begins at `op.NAME`, finds its operands in %ra, %rb.p, %x and %y, and goes on to `advance`, or to `give_up` where
+the call is none of this entry. `get`, `put`, `at` and `byte` are the interpreter's macros.
 """
 
 from typing import Final
