@@ -446,6 +446,16 @@ def test_sums_of_columns_take_rows_as_they_lie(shape: tuple[int, ...]) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def test_functions_of_long_rows_are_taken_four_registers_at_a_time() -> None:
+    def width(f: Any, *shape: int) -> int:
+        (kernel,) = check(f, normal(*shape)).kernels
+        return Cut(kernel, engine.vector_bits()).width * 32 // engine.vector_bits()
+
+    assert width(softmax, 40, 1024) == 4
+    assert width(softmax, 40, 300) == 2
+    assert width(lambda a: a * ops.broadcast(ops.exp(ops.reduce_sum(a, (1,)) * 0.01), a.shape, [0]), 40, 1024) == 2
+
+
 @pytest.mark.parametrize(("rows", "together"), [(400, 4), (402, 2), (401, 1)])
 def test_sums_of_columns_take_several_rows_at_once_where_they_divide(rows: int, together: int) -> None:
     x = np.round(4 * normal(rows, 600))

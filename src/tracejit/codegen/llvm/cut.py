@@ -1,7 +1,8 @@
 """How a kernel is cut: into units of work for threads, and into vectors.
 
 The outer axes that are not cut into lanes are counted by the number of the unit; those that are, make chunks of a unit
-each. How wide a vector is depends on what is done with it: two registers, or more where memory is what is waited for.
+each. How wide a vector is depends on what is done with it: two registers, or more where memory or long functions are
+what is waited for.
 """
 
 from __future__ import annotations
