@@ -90,17 +90,20 @@ class Optimizer:
             with enable_grad():
                 loss = closure()
         with no_grad():
-            one_by_one = recorded() or not self._step_together()
-            for group in self.param_groups:
-                for p in group["params"] if one_by_one else ():
-                    if p.grad is not None:
-                        if p not in self.state:
-                            self.state[p] = {}
-                        grad = -p.grad if group.get("maximize", False) else p.grad
-                        self._update(p, grad, self.state[p], group)
+            if recorded() or not self._step_together():
+                self._step_one_by_one()
         for hook in self._step_post_hooks:
             hook(self, (closure,), {})
         return loss
+
+    def _step_one_by_one(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    if p not in self.state:
+                        self.state[p] = {}
+                    grad = -p.grad if group.get("maximize", False) else p.grad
+                    self._update(p, grad, self.state[p], group)
 
     def _step_together(self) -> bool:
         """Update all parameters in one native call, where that is possible."""
