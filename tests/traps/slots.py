@@ -684,3 +684,26 @@ def a_list_changed_between_calls(tj):
         return [h.tolist() for h in s.hs]
 
     return f, ramp(tj, 20), world
+
+
+@program(None)
+def a_list_of_a_class_that_counts_who_iterates(tj):
+    class Counting(list):
+        n = 0
+
+        def __iter__(self):
+            Counting.n += 1
+            return super().__iter__()
+
+        def __len__(self):
+            Counting.n += 100
+            return super().__len__()
+
+    hs = Counting([tj.zeros(3), tj.ones(3)])
+
+    def f(x):
+        h = [v * 1 for v in hs]
+        hs[0] = h[0] + x
+        return h[1] + h[0], hs[1]
+
+    return f, ramp(tj, 14), lambda: (Counting.n, hs[0])

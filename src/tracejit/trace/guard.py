@@ -154,6 +154,7 @@ class _Text:
             "A": ABSENT,
             "same": same_value,
             "same_each": _same_each,
+            "each_of": list.__iter__,
             "same_items": _same_items,
             "get": dict.get,
             "count_state": count_state,
@@ -632,6 +633,8 @@ def _ivar(text: _Text, o: str, c: Cell) -> str:
 
 
 def _elements(text: _Text, o: str, c: Cell) -> str:
+    if isinstance(c.owner, list) and type(c.owner) is not list:  # not by methods of its own class
+        return f"not same_each(tuple(each_of({o})), {text.constant(text.snapshot(c.value))})"
     return f"not same_each(tuple({o}), {text.constant(text.snapshot(c.value))})" if c.value else f"len({o})"
 
 

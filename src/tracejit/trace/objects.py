@@ -119,6 +119,8 @@ def items_of(x: dict[Any, Any]) -> Any:
 
 def elements(x: Any) -> Any:
     """The value of that cell."""
+    if isinstance(x, list):  # not by its class's own iterator
+        return tuple(list.__iter__(x))
     return tuple(items_of(x)) if isinstance(x, dict) else bytes(x) if type(x) is bytearray else tuple(x)
 
 
