@@ -1316,3 +1316,23 @@ def chunked_walk(x):
         total = total + y[i : i + 4].sum()
         i += 4
     return total, i
+
+
+@native
+def computes_the_same_in_each_turn(x):
+    y = x
+    while (y > 1).any():
+        scale = (x / x.max()).exp().sum(0).log_softmax(-1)
+        order = x.sort(dim=0).indices
+        y = y * 0.5 + scale * 1e-3 + order * 1e-4
+    return y
+
+
+@native
+def asks_about_something_fixed(x):
+    y = x * 2
+    for _ in range(40):
+        if (x > 2000).any():
+            break
+        y = y * 0.9
+    return y

@@ -263,3 +263,13 @@ def test_branches_around_a_loop_are_two_traces():
         assert same(plain(f(x)), plain(f1(x)))
     assert len(f.traces()) == 2
     assert f.compiled_calls >= 20
+
+
+def test_what_all_turns_compute_alike_is_computed_once():
+    f = held(next(f for f in LOOPS if f.__name__ == "computes_the_same_in_each_turn"))
+    text = f.graphs()[0]
+    inside = text[text.index("while(") : text.index("limit=")]
+    assert "sort(" in text
+    assert "mul(" in inside
+    assert "sort(" not in inside
+    assert "exp(" not in inside

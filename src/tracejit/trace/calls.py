@@ -185,7 +185,7 @@ def call_function(r: Recorder, f: Any, args: tuple[Any, ...], kwargs: Mapping[st
     try:
         out = copy(*args, **kwargs)
     finally:
-        r.activations.pop()
+        r.turning.pop(r.activations.pop()[1], None)
     if type(out) is types.GeneratorType and is_instrumented(out.gi_code):
         r.made(out)
     return out

@@ -21,6 +21,7 @@ from dataclasses import field
 from typing import Any
 
 from tracejit import config
+from tracejit.errors import is_foreign
 from tracejit.ir.dtype import bool_, float64, int64
 from tracejit.ir.graph import param
 from tracejit.ir.node import Node
@@ -72,7 +73,6 @@ class Run:
 
     heat: Heat
     place: int
-    activation: tuple[int, int]
     iterator: int  # its id
     range: Any  # ... itself, where it is one over a range: others must go when the program drops them
     early: list[State] = field(default_factory=list[State])
@@ -84,7 +84,7 @@ class Run:
     index: Node | None = None  # the value that a range gave last
     known: frozenset[int] = frozenset()  # ids of the tensors that there were before it
     again: bool = False  # a number was found that should be counted
-    ended: bool = False
+    kept: bool = False
 
 
 # ---------------------------------------------------------------- while it is recorded
@@ -109,6 +109,8 @@ def _guarded(r: Recorder, place: int, frame: types.FrameType, iterator: Any, val
         run = _run(r, place, frame, iterator)
         return value if run is None else _state(r, run, frame, value)
     except Exception as e:  # a mistake of ours must not reach the user as an error of theirs
+        if is_foreign(e):
+            raise
         r.refuse(f"internal error: {type(e).__name__}: {e}")
         return value
 
@@ -118,31 +120,37 @@ def _run(r: Recorder, place: int, frame: types.FrameType, iterator: Any) -> Run 
     code, activation = r.activations[-1] if r.activations else (None, 0)
     if code is None or code is not frame.f_code:  # not called by a hook: nothing is known about who else runs this code
         return None
-    here = activation, id(frame)
-    for other in r.runs:
-        # The head of a loop comes before those inside it; where a loop ends tells nothing, for `break` may jump back.
-        if other.activation == here and other.place > place:
-            other.ended = True
-    run = next((x for x in reversed(r.runs) if x.place == place and x.activation == here and not x.ended), None)
+    turning = r.turning.setdefault(activation, {})
+    # The head of a loop comes before those inside it; where a loop ends tells nothing, for `break` may jump back.
+    for inner in [x for x in turning if x > place]:
+        del turning[inner]
+    run = turning.get(place)
     if run is None or run.iterator != id(iterator):
-        if run is not None:
-            run.ended = True
-        run = _begin(r, code, here, place, iterator)
+        run = turning[place] = _begin(r, code, place, iterator)
     run.turns += 1
-    run.tested += len(r.builder.checks) > run.checks
-    run.checks = len(r.builder.checks)
+    if len(r.builder.checks) > run.checks:
+        run.tested += 1
+        run.checks = len(r.builder.checks)
+        _keep(r, run)
     if not run.heat.hot or r.scope is not None:
         if run.tested:
             _watch(run, _own(frame))
         return None
-    if run.turns > _EARLY and not run.tested:  # the data is never asked
-        run.early.clear()
-        run.ended = True
+    if run.turns > _EARLY and not run.tested:  # the data is not asked, so far
+        del turning[place]
         return None
+    _keep(r, run)
     return run
 
 
-def _begin(r: Recorder, code: types.CodeType, here: tuple[int, int], place: int, iterator: Any) -> Run:
+def _keep(r: Recorder, run: Run) -> None:
+    """A run that matters when the recording is closed."""
+    if not run.kept:
+        run.kept = True
+        r.runs.append(run)
+
+
+def _begin(r: Recorder, code: types.CodeType, place: int, iterator: Any) -> Run:
     loops = r.memory.loops
     if len(loops) > _LOOPS:
         loops.clear()
@@ -150,9 +158,7 @@ def _begin(r: Recorder, code: types.CodeType, here: tuple[int, int], place: int,
     heat.where = heat.where or where()
     known = frozenset(r.builder.bindings) if heat.hot else frozenset[int]()
     over = iterator if type(iterator) is _RANGE else None
-    run = Run(heat, place, here, id(iterator), over, checks=len(r.builder.checks), known=known)
-    r.runs.append(run)
-    return run
+    return Run(heat, place, id(iterator), over, checks=len(r.builder.checks), known=known)
 
 
 def _own(frame: types.FrameType) -> dict[str, Any]:

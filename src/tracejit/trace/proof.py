@@ -18,7 +18,7 @@ recorded, on what the loop has carried there. So its checks ask once more what t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -29,6 +29,7 @@ from tracejit.ir.node import Node
 from tracejit.ir.op import ArrayConst, Item, Op, Param, results, same_op
 from tracejit.ir.types import TensorType, same_type
 from tracejit.ops.control import While
+from tracejit.passes.sections import VIEWS
 from tracejit.records import dataclass
 from tracejit.trace.builder import Check
 from tracejit.trace.loops import Run, State
@@ -311,15 +312,16 @@ class _Turn:
         return [k for k in self.carried if k in keys]
 
     def body(self, keys: Sequence[Any]) -> tuple[Graph, tuple[Node, ...]]:
-        """(carried, fixed) -> (carried, test); and the fixed values."""
+        """(carried, fixed) -> (carried, test); and the fixed values, among them what every turn computes alike."""
         params = {k: param(f"c{i}", self.a.nodes[k].type) for i, k in enumerate(keys)}
         fixed: dict[Node, Node] = {}
         new: dict[Node, Node] = {}
-        carried = [self.b.nodes[k] for k in keys]
-        for n in self.reached([*carried, *(c.node for c in self.checks)]):
+        carried, tests = [self.b.nodes[k] for k in keys], [c.node for c in self.checks]
+        alike = self.alike([*carried, *tests]).difference(tests)
+        for n in self.reached([*carried, *tests], alike):
             if n in self.names:
                 new[n] = params[self.name(n)]
-            elif n in self.members:
+            elif n in self.members and n not in alike:
                 new[n] = n.with_inputs(tuple(new[i] for i in n.inputs))
             elif _is_constant(n) and not isinstance(getattr(n.op, "value", None), ArrayConst):
                 new[n] = n.with_inputs(())
@@ -337,15 +339,28 @@ class _Turn:
         graph = Graph("turn", (*params.values(), *fixed.values()), (*(new[n] for n in carried), test))
         return graph, tuple(fixed)
 
-    def reached(self, roots: Sequence[Node]) -> list[Node]:
-        """The nodes of the turn behind `roots`, and what it gets from elsewhere, in order."""
+    def alike(self, roots: Sequence[Node]) -> set[Node]:
+        """The members behind `roots` that are worth computing before the loop: on no carried value, and more than
+        constants and views."""
+        same: set[Node] = set()
+        worth: set[Node] = set()
+        known = _known(roots)
+        for n in self.reached(roots, ()):
+            if n not in self.names and (n not in self.members or all(i in same for i in n.inputs)):
+                same.add(n)
+                if n in self.members and n not in known and n.op.name not in VIEWS and isinstance(n.type, TensorType):
+                    worth.add(n)
+        return worth
+
+    def reached(self, roots: Sequence[Node], ends: Container[Node]) -> list[Node]:
+        """The nodes of the turn behind `roots` down to `ends`, and what it gets from elsewhere, in order."""
         seen: set[Node] = set()
         stack = [*roots]
         while stack:
             n = stack.pop()
             if n not in seen:
                 seen.add(n)
-                if n in self.members and n not in self.names:
+                if n in self.members and n not in self.names and n not in ends:
                     stack.extend(n.inputs)
         return sorted(seen, key=lambda n: n.id)
 

@@ -200,7 +200,9 @@ class Recorder:
         self.off_tape: dict[Node, Any] = {}
         self.activations: list[tuple[types.CodeType, int]] = []  # the instrumented functions that run, numbered
         self.entered = 0  # how many ran
-        self.runs: list[Any] = []  # of loops, see `loops.py`
+        # See `loops.py`: by activation and place, the loops that turn; and what was noted of those that asked the data.
+        self.turning: dict[int, dict[int, Any]] = {}
+        self.runs: list[Any] = []
         self.counts = False  # a loop's turns are compared: also what is known without a check is checked
         self.slot_writes = 0  # fields of tensors that were written
         self.closing = False  # the call is over, its backward pass is being recorded
