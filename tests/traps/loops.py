@@ -1336,3 +1336,13 @@ def asks_about_something_fixed(x):
             break
         y = y * 0.9
     return y
+
+
+@native
+def asks_for_a_float(x):
+    u, gap = x, 1.0
+    while gap > 0.01:
+        v = u * 0.7
+        gap = float((u - v).abs().max())
+        u = v
+    return u, gap

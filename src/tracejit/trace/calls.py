@@ -259,6 +259,10 @@ def construct(r: Recorder, cls: type, args: tuple[Any, ...], kwargs: Mapping[str
             return type(plain_number(args[0]))
         if cls in (float, int, bool):
             return computed.scalar(r, cls, args[0])
+    if cls is float and len(args) == 1 and not kwargs and type(args[0]) is r.domain.tensor:
+        array = r.domain.array(args[0])
+        if array.size == 1 and array.dtype.kind == "f":  # what item() gives
+            return r.item(functools.partial(plain, r, r.domain.tensor.item), args[0])
     if model is not None and cls is str:
         return model(r, *args, **kwargs)
     if model is not None or cls in effects.DEEP or issubclass(cls, BaseException) or is_library(cls.__module__):

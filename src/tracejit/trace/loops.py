@@ -16,7 +16,7 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
@@ -204,7 +204,8 @@ def _state(r: Recorder, run: Run, frame: types.FrameType, value: Any) -> Any:
         run.heat.refuse("this Python does not let variables be replaced")
         return plain
     _watch(run, own)
-    r.counts = True
+    if not r.counts:
+        r.counts, r.watched = True, [x for x in r.fresh.values() if not r.is_tensor(x)]
     made = _snapshot(r, run, variables)
     if len(run.early) < _EARLY:
         run.early.append(made)
@@ -292,19 +293,24 @@ def _spread(place: Any, v: Any, leaves: dict[Any, Any]) -> None:
         _spread((*place, k), x, leaves)
 
 
-def _alive(r: Recorder) -> Iterator[Any]:
-    """The objects made in the call that something refers to beside the recording."""
+def _alive(r: Recorder) -> list[Any]:
+    """The objects made in the call that something refers to beside the recording: what is dead once stays dead."""
+    watched, found = r.watched, [object()]
+    watched.insert(0, found[0])
     alone = 0
-    for x in ([object()], *r.fresh.values()):
-        if not alone:  # how often what nothing else refers to is referred to here, and once more by the recording
-            alone = sys.getrefcount(x) + 1
+    for x in watched:
+        if not alone:  # how often what nothing else refers to is referred to here
+            alone = sys.getrefcount(x)
+            found.clear()
         elif type(x) is weakref.ref:
             generator = x()
             if generator is not None and generator.gi_frame is not None:
                 raise _Unknown("a generator is at work around it")
             del generator
         elif not r.is_tensor(x) and sys.getrefcount(x) > alone:
-            yield x
+            found.append(x)
+    r.watched = found
+    return found
 
 
 def _inside(r: Recorder, x: Any, leaves: dict[Any, Any]) -> Any:

@@ -203,7 +203,9 @@ class Recorder:
         # See `loops.py`: by activation and place, the loops that turn; and what was noted of those that asked the data.
         self.turning: dict[int, dict[int, Any]] = {}
         self.runs: list[Any] = []
+        self.watched: list[Any] = []  # of what is fresh what something else referred to when a turn began, or is newer
         self.counts = False  # a loop's turns are compared: also what is known without a check is checked
+        self.constant: dict[int, bool] = {}  # by id of a node, whether no parameter is behind it
         self.slot_writes = 0  # fields of tensors that were written
         self.closing = False  # the call is over, its backward pass is being recorded
 
@@ -229,11 +231,14 @@ class Recorder:
     def made(self, x: Any) -> Any:
         """Mark x as made in this recording; returns it."""
         t, at = type(x), id(x)
+        known = at in self.fresh
         if t is types.GeneratorType:  # what it does when it is dropped must happen when it would without us
             fresh = self.fresh
             fresh[at] = weakref.ref(x, lambda _: fresh.pop(at, None))
         elif t not in IMMUTABLE:
             self.fresh[at] = x
+        if self.counts and not known and at in self.fresh:
+            self.watched.append(self.fresh[at])
         return x
 
     def is_old(self, x: Any) -> bool:
@@ -686,7 +691,7 @@ class Recorder:
         finally:
             self.silent = False
         node = self.builder.node_of(tensor)
-        if is_constant(node) and not self.counts:
+        if not self.counts and self._is_constant(node):
             return value
         out = Opaque(value)
         out.node, out.recipe, out.ref, out.seen = reshape(node, ()), None, -1, False
@@ -732,9 +737,23 @@ class Recorder:
             return plain_numbers(x, {}, self.reveal)
         return x
 
+    def _is_constant(self, node: Node) -> bool:
+        """Whether no parameter is behind `node`; asked of each node once, for a loop asks in every turn."""
+        known, stack = self.constant, [node]
+        while stack:
+            n = stack[-1]
+            waiting = [] if n.id in known else [i for i in n.inputs if i.id not in known]
+            if waiting:
+                stack += waiting
+                continue
+            stack.pop()
+            if n.id not in known:
+                known[n.id] = n.op.name != "param" and all(known[i.id] for i in n.inputs)
+        return known[node.id]
+
     def _look(self, kind: str, tensor: Any) -> None:
         node = self.builder.node_of(tensor)
-        if is_constant(node) and not self.counts:
+        if not self.counts and self._is_constant(node):
             return
         if not node.type.is_static:
             self.builder.lose("Python reads the elements of a tensor whose extents change")
@@ -771,21 +790,6 @@ _SHOWN = frozenset(
 )  # the line helps here
 _SLOTS = frozenset(("ivar", "item", "closure", "member", "list", "deque"))  # what a compiled call may read for itself
 _SIMPLE_KEYS: frozenset[type] = frozenset((str, int, type(None)))
-
-
-def is_constant(node: Node) -> bool:
-    """Whether no parameter is behind `node`."""
-    seen: set[int] = set()
-    stack = [node]
-    while stack:
-        n = stack.pop()
-        if n.op.name == "param":
-            return False
-        for i in n.inputs:
-            if i.id not in seen:
-                seen.add(i.id)
-                stack.append(i)
-    return True
 
 
 def reshape(node: Node, shape: tuple[int, ...]) -> Node:
