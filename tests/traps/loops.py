@@ -1346,3 +1346,11 @@ def asks_for_a_float(x):
         gap = float((u - v).abs().max())
         u = v
     return u, gap
+
+
+@native
+def written_after_the_question(x):
+    while True:
+        if not (x > 1).any():
+            break
+        x.mul_(0.5)

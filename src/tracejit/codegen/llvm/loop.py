@@ -40,6 +40,11 @@ class Body:
     layout: Layout
 
     @property
+    def in_place(self) -> bool:
+        """No: what it gives is copied into the memory that it updates."""
+        return False
+
+    @property
     def rows(self) -> range:
         """The numbers of the operands that are stacks, of which each turn reads a row."""
         return range(self.op.carried, self.op.carried + (self.op.rows if isinstance(self.op, Loop) else 0))
