@@ -19,13 +19,14 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+from measuring import Call, Cell, Table, collect, installed, ratio
 
 import tracejit as tj
 from tracejit.runtime import buffer, guards
@@ -34,16 +35,7 @@ from tracejit.trace.guard import Checker
 from tracejit.trace.key import flatten
 from tracejit.trace.tree import resolve
 
-try:
-    import torch
-except ImportError:
-    torch = None
-try:
-    import jax
-except ImportError:
-    jax = None
-
-Call = Callable[[], Any]
+torch, jax = installed("torch"), installed("jax")
 
 
 def mlp(T: Any) -> Any:
@@ -147,7 +139,7 @@ def kernels(trace: Any, domain: Any, args: tuple[Any, ...]) -> Call:
     e = trace.executable
     outputs = [buffer.empty(shape, dtype) for shape, dtype in (*e.output_types, *e.temp_types)]
     places = [*(domain.array(t).copy() for t in tensors), *e.plan.constants, *outputs]
-    return lambda: e.plain.run_arrays(places)
+    return lambda: e.plain.run_arrays(places, [])
 
 
 def constant(f: Any, args: tuple[Any, ...]) -> Call:
@@ -196,41 +188,58 @@ def best(call: Call, seconds: float = 0.02) -> float:
     return least * 1e6
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    rounds = parser.parse_args().rounds
-    columns = ("guards", "Python", "call", "through", "kernels", "numpy", "torch", "jax")
-    todo: list[tuple[str, bool, int, int, dict[str, Call]]] = []
+COLUMNS = ("guards", "Python", "call", "through", "kernels", "numpy", "torch", "jax")
+
+
+def rows(rounds: int) -> Iterator[list[Cell]]:
+    """What is timed, case by case."""
     theirs = cases(torch) if torch else {}
     for (name, (f, args)), count in zip(cases(tj).items(), (2, 6, 100)):
         with tj.no_grad():
-            cells, rows, calls = ours(f, args)
+            cells, words, calls = ours(f, args)
         if torch:
             calls["torch"] = constant(*theirs[name])
         if jax:
             calls["jax"] = jitted(count)
         if count == 2:
             calls["numpy"] = plain()
-        todo.append((name, False, cells, rows, calls))
+        yield row(name, False, cells, words, calls, rounds)
     model = Net(8, 8, 10)
     batch = tj.tensor(np.ones((2, 1, 8, 8), np.float32)), tj.tensor(np.zeros(2, np.int64))
-    todo.append(("the demo's train step", True, *ours(train_step(model, tj.optim.Adam(model.parameters())), batch)))
+    step = train_step(model, tj.optim.Adam(model.parameters()))
+    yield row("the demo's train step", True, *ours(step, batch), rounds)
     model = transformer(tj)
     batch = tensors(tj, 1, 4, 8), tj.tensor([[0, 1, 2, 3]])
-    todo.append(
-        ("train step of the transformer", True, *ours(train_step(model, tj.optim.Adam(model.parameters())), batch))
-    )
-    print(f"{'':<30} {'cells':>6} {'rows':>6}", *(f"{c:>8}" for c in columns))
-    for name, grad, cells, rows, calls in todo:
-        times: dict[str, list[float]] = {c: [] for c in calls}
-        with tj.set_grad_enabled(grad), torch.set_grad_enabled(grad) if torch else nullcontext():
-            for _ in range(rounds):
-                for column, call in calls.items():
-                    times[column].append(best(call))
-        shown = (f"{statistics.median(times[c]):8.2f}" if c in times else f"{'-':>8}" for c in columns)
-        print(f"{name:<30} {cells:>6} {rows:>6}", *shown, flush=True)
+    step = train_step(model, tj.optim.Adam(model.parameters()))
+    yield row("train step of the transformer", True, *ours(step, batch), rounds)
+
+
+def row(name: str, grad: bool, cells: int, words: int, calls: dict[str, Call], rounds: int) -> list[Cell]:
+    """Microseconds, the median over rounds."""
+    times: dict[str, list[float]] = {c: [] for c in calls}
+    with tj.set_grad_enabled(grad), torch.set_grad_enabled(grad) if torch else nullcontext():
+        for _ in range(rounds):
+            for column, call in calls.items():
+                times[column].append(best(call))
+    shown = [statistics.median(times[c]) if c in times else None for c in COLUMNS]
+    return [name, cells, words, *shown, *(ratio(times, peer, "call") for peer in ("numpy", "torch", "jax"))]
+
+
+def table(rounds: int = 15) -> Table:
+    """A row for each compiled function."""
+    return collect(
+        (
+            "compiled call", "cells", "rows", *(f"{c}, us" for c in COLUMNS),
+            "NumPy / call", "torch.compile / call", "jax.jit / call",
+        ),
+        rows(rounds),
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    table(**vars(parser.parse_args()))
 
 
 if __name__ == "__main__":

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import math
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
+from measuring import Cell, Table, collect, fastest, installed
 
 from tracejit.codegen.llvm import conv, matmul, winograd
 from tracejit.codegen.llvm.matmul import Call
@@ -70,32 +69,14 @@ def bound(
     return run
 
 
-PEERS = ("numpy", "torch", "torch channels last")
+Case = tuple[str, float, dict[str, Callable[[], object]]]  # what it is, its flops, the contenders
 
 
-def best(contenders: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    times = dict.fromkeys(contenders, math.inf)
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        for name, run in contenders.items():
-            start = time.thread_time()  # of this thread alone: others may be busy
-            run()
-            times[name] = min(times[name], time.thread_time() - start)
-    return times
-
-
-def report(what: str, flops: float, contenders: dict[str, Callable[[], object]], seconds: float) -> None:
-    times = best(contenders, seconds)
-    ours = times.pop("ours")
-    peers = " | ".join(f"{times[name] / ours:.2f}" if name in times else "" for name in PEERS)
-    print(f"| {what} | {ours * 1e6:.0f} us | {flops / ours / 1e9:.0f} | {peers} |", flush=True)
-
-
-def matmuls(torch: Any, seconds: float) -> None:
+def matmuls(torch: Any, layouts: Sequence[str]) -> Iterator[Case]:
     rng = np.random.default_rng(0)
     for dtype, t in (("f32", np.float32), ("f64", np.float64)):
         for m, n, k in SIZES if dtype == "f32" else SIZES[:3]:
-            for layout in ("NN", "NT", "TN"):
+            for layout in layouts:
                 a = rng.standard_normal((k, m) if layout[0] == "T" else (m, k)).astype(t)
                 b = rng.standard_normal((n, k) if layout[1] == "T" else (k, n)).astype(t)
                 a, b = a.T if layout[0] == "T" else a, b.T if layout[1] == "T" else b
@@ -107,7 +88,7 @@ def matmuls(torch: Any, seconds: float) -> None:
                 if torch:
                     ta, tb, te = map(torch.from_numpy, (a, b, e))
                     runs["torch"] = partial(torch.mm, ta, tb, out=te)
-                report(f"{dtype} {layout} {m} x {n} x {k}", 2 * m * n * k, runs, seconds)
+                yield f"{dtype} {layout} {m} x {n} x {k}", 2 * m * n * k, runs
 
 
 def spatial(values: tuple[int, ...]) -> tuple[int, int, int]:
@@ -142,7 +123,7 @@ def convolution(
     return run
 
 
-def convolutions(torch: Any, seconds: float) -> None:
+def convolutions(torch: Any) -> Iterator[Case]:
     rng = np.random.default_rng(0)
     for n, c, size, o, k, s, p in IMAGES:
         out = (size + 2 * p - k) // s + 1
@@ -166,7 +147,7 @@ def convolutions(torch: Any, seconds: float) -> None:
                 last = [t.contiguous(memory_format=torch.channels_last) for t in plain]
                 contenders["torch"] = torch_convolution(torch, what, s, p, *plain)
                 contenders["torch channels last"] = torch_convolution(torch, what, s, p, *last)
-            report(f"{n}x{c}x{size} o{o} k{k}s{s}p{p} {what}", 2 * n * o * out**2 * c * k * k, contenders, seconds)
+            yield f"{n}x{c}x{size} o{o} k{k}s{s}p{p} {what}", 2 * n * o * out**2 * c * k * k, contenders
 
 
 def torch_convolution(torch: Any, what: str, s: int, p: int, x: Any, w: Any, g: Any) -> Callable[[], object]:
@@ -177,22 +158,32 @@ def torch_convolution(torch: Any, what: str, s: int, p: int, x: Any, w: Any, g: 
     return partial(back, g, x, w, [0], [s, s], [p, p], [1, 1], False, [0, 0], 1, mask)
 
 
+LAYOUTS = ("NN", "NT", "TN")
+PEERS = ("numpy", "torch", "torch channels last")
+
+
+def table(what: Sequence[str] = ("matmul", "conv"), seconds: float = 0.5, layouts: Sequence[str] = LAYOUTS) -> Table:
+    """A row for each product (with `layouts`: N as it lies, T transposed) and convolution."""
+    torch = installed("torch")
+    if torch:
+        torch.set_num_threads(1)
+    cases = {"matmul": matmuls(torch, layouts), "conv": convolutions(torch)}
+
+    def row(title: str, flops: float, contenders: dict[str, Callable[[], object]]) -> list[Cell]:
+        times = fastest(contenders, seconds)
+        ours = times["ours"]
+        ratios = [times[peer] / ours if peer in times else None for peer in PEERS]
+        return [title, ours * 1e6, flops / ours / 1e9, *ratios]
+
+    header = ("kernel", "ours, us", "GFLOP/s", "NumPy / ours", "PyTorch / ours", "PyTorch channels last / ours")
+    return collect(header, (row(*case) for kind in what for case in cases[kind]))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", default=["matmul", "conv"], choices=["matmul", "conv"])
     parser.add_argument("--seconds", type=float, default=0.5, help="for each line")
-    args = parser.parse_args()
-    try:
-        import torch
-
-        torch.set_num_threads(1)
-    except ImportError:
-        torch = None
-    print("| | ours | GFLOP/s | " + " | ".join(f"{p} / ours" for p in PEERS) + " |\n" + "|---" * (3 + len(PEERS)) + "|")
-    if "matmul" in args.what:
-        matmuls(torch, args.seconds)
-    if "conv" in args.what:
-        convolutions(torch, args.seconds)
+    table(**vars(parser.parse_args()))
 
 
 if __name__ == "__main__":

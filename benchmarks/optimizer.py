@@ -1,6 +1,6 @@
 """Optimizer steps on a million parameters, beside a loop written by hand that updates the same memory in place.
 
-python benchmarks/optimizer.py [--rounds N] [--tensors N]
+    python benchmarks/optimizer.py [--rounds 30] [--tensors 1 100]
 
 The loops are Numba's, one for all parameters, with the bias corrections computed outside: what a patient person would
 write. Contenders take turns in each round; one thread. The ratio is hand-written over compiled: 1 is even, below it the
@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
-from collections.abc import Callable
-from contextlib import suppress
-from statistics import median
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numba
 import numpy as np
+from measuring import Cell, Table, collect, installed, milliseconds, ratio, turns
 
 import tracejit as tj
 
@@ -78,10 +77,9 @@ def parameters(lib, tensors: int):
     return params
 
 
-def ours(name: str, tensors: int) -> tuple[Step, object]:
+def ours(name: str, tensors: int) -> Any:
     opt = optimizer(tj, name, parameters(tj, tensors))
-    step = tj.compile(lambda: opt.step())
-    return step, step
+    return tj.compile(lambda: opt.step())
 
 
 def torchs(name: str, tensors: int, **options) -> Step:
@@ -92,48 +90,36 @@ def torchs(name: str, tensors: int, **options) -> Step:
     return lambda: opt.step()
 
 
-def slice_of(step: Step) -> float:
-    """Seconds for one step, over a slice."""
-    start, n = time.perf_counter(), 0
-    while time.perf_counter() - start < SLICE:
-        step()
-        n += 1
-    return (time.perf_counter() - start) / n
+TITLES = {"sgd": "SGD, momentum", "adam": "Adam", "adamw": "AdamW"}
+
+
+def table(rounds: int = 30, tensors: Sequence[int] = (1, 100)) -> Table:
+    """A row for each optimizer and number of tensors."""
+    tj.set_num_threads(1)
+    header = (
+        "step, tensors", "by hand, ms", "compiled, ms", "kernels",
+        "by hand / compiled", "torch foreach / compiled", "torch fused / compiled",
+    )  # fmt: skip
+
+    def row(name: str, count: int) -> list[Cell]:
+        compiled = ours(name, count)
+        contenders: dict[str, Step] = {"hand": by_hand(name), "compiled": compiled}
+        if installed("torch"):
+            contenders |= {kind: torchs(name, count, **{kind: True}) for kind in ("foreach", "fused")}
+        times = turns(contenders, rounds, SLICE)
+        return [
+            f"{TITLES[name]}, {count}", milliseconds(times, "hand"), milliseconds(times, "compiled"),
+            len(compiled.kernels()), *(ratio(times, peer, "compiled") for peer in ("hand", "foreach", "fused")),
+        ]  # fmt: skip
+
+    return collect(header, (row(name, count) for name in TITLES for count in tensors))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--tensors", type=int, nargs="*", default=[1, 100])
-    options = parser.parse_args()
-    tj.set_num_threads(1)
-    print(
-        "| step | tensors | by hand | compiled | by hand / compiled | kernels "
-        "| torch foreach / compiled | torch fused / compiled |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
-    for name in ("sgd", "adam", "adamw"):
-        for tensors in options.tensors:
-            mine, compiled = ours(name, tensors)
-            contenders = {"hand": by_hand(name), "tracejit": mine}
-            with suppress(ImportError):
-                contenders |= {k: torchs(name, tensors, **{k: True}) for k in ("foreach", "fused")}
-            for step in contenders.values():
-                for _ in range(6):
-                    step()
-            times = {k: [] for k in contenders}
-            for _ in range(options.rounds):
-                for k, step in contenders.items():
-                    times[k].append(slice_of(step))
-            ratio = {k: median(a / b for a, b in zip(ts, times["tracejit"])) for k, ts in times.items()}
-            kernels = len(compiled.kernels())
-            row = [name, tensors, f"{median(times['hand']) * 1e3:.2f} ms", f"{median(times['tracejit']) * 1e3:.2f} ms"]
-            row += [
-                f"{ratio['hand']:.2f}",
-                kernels,
-                *(f"{ratio[k]:.2f}" if k in ratio else "" for k in ("foreach", "fused")),
-            ]
-            print("| " + " | ".join(map(str, row)) + " |", flush=True)
+    table(**vars(parser.parse_args()))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dispatch import transformer
+from measuring import Table, collect
 
 import tracejit as tj
 from tracejit.tensor.jit import DOMAIN
@@ -36,10 +37,8 @@ def cpu_ms(f: Callable[[], Any]) -> float:
     return (time.thread_time() - start) * 1e3
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    rounds: int = parser.parse_args().rounds
+def table(rounds: int = 15) -> Table:
+    """A row for each kind of call."""
     model, x = transformer(tj), tj.randn(2, 4, 8)
 
     def run(net: bool) -> None:
@@ -67,9 +66,19 @@ def main() -> None:
             took[name].append(ms)
             ratios[name].append(ms / eager)
         gc.collect()
-    print(f"eager   {statistics.median(took['eager']):7.2f} ms")
-    for name in kinds:
-        print(f"{name:7} {statistics.median(took[name]):7.2f} ms {statistics.median(ratios[name]):6.1f} times eager")
+    return collect(
+        ("call", "CPU, ms", "recording / plain"),
+        [
+            [name, statistics.median(ms), statistics.median(ratios[name]) if name in ratios else None]
+            for name, ms in took.items()
+        ],
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    table(**vars(parser.parse_args()))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Times of whole train steps: tracejit eager, tracejit compiled, and PyTorch eager where it is installed, in turn.
 
-python benchmarks/steps.py [cnn mlp lstm gpt] [--rounds N] [--threads N] [--warm N]
+python benchmarks/steps.py [digits cnn mlp lstm gpt] [--rounds 15] [--threads 2]
 """
 
 from __future__ import annotations
@@ -8,14 +8,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import time
-from collections.abc import Callable
-from statistics import median
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 import numpy as np
-
-SLICE = 0.05  # seconds of one contender in one round
+from measuring import Cell, Table, collect, installed, milliseconds, ratio, turns
 
 Step = Callable[[], object]
 
@@ -132,75 +129,40 @@ def contenders(workload: Callable[[ModuleType], Step], threads: int) -> dict[str
     tj.set_num_threads(threads)
     tj.manual_seed(0)
     out = {"eager": workload(tj), "compiled": workload(tj).compiled(tj.compile)}
-    try:
-        import torch
-    except ImportError:
-        return out
-    torch.set_num_threads(threads)
-    torch.manual_seed(0)
-    return {**out, "torch": workload(torch)}
+    if torch := installed("torch"):
+        torch.set_num_threads(threads)
+        torch.manual_seed(0)
+        out["torch"] = workload(torch)
+    return out
 
 
-def calls_in_a_slice(step: Step, warm: int) -> int:
-    """How often `step` runs in one slice; runs it `warm` times first."""
-    for _ in range(warm):
-        step()
-    start = time.perf_counter()
-    step()
-    return max(1, round(SLICE / (time.perf_counter() - start)))
+def table(names: Sequence[str] = (), rounds: int = 15, threads: int = 0, warm: int = 200) -> Table:
+    """A row for each train step, measured after `warm` calls: eager kernels are built by then."""
+    threads = threads or os.cpu_count() or 1
+    header = (
+        "train step", "eager, ms", "compiled, ms", "PyTorch eager, ms",
+        "eager / compiled", "PyTorch / compiled", "PyTorch / eager",
+    )  # fmt: skip
 
+    def row(name: str) -> list[Cell]:
+        times = turns(contenders(WORKLOADS[name], threads), rounds, warm=warm)
+        shown = [milliseconds(times, who) for who in ("eager", "compiled", "torch")]
+        pairs = (("eager", "compiled"), ("torch", "compiled"), ("torch", "eager"))
+        return [name, *shown, *(ratio(times, *pair) for pair in pairs)]
 
-def measure(steps: dict[str, Step], rounds: int, warm: int) -> tuple[dict[str, list[float]], float]:
-    """Seconds a step, round by round, and the cores that other processes used."""
-    counts = {name: calls_in_a_slice(step, warm) for name, step in steps.items()}
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    wall, used, own = time.perf_counter(), cores_seconds(), time.process_time()
-    for _ in range(rounds):
-        for name, step in steps.items():
-            step()  # the caches are this contender's again
-            start = time.perf_counter()
-            for _ in range(counts[name]):
-                step()
-            times[name].append((time.perf_counter() - start) / counts[name])
-    wall = time.perf_counter() - wall
-    return times, (cores_seconds() - used - (time.process_time() - own)) / wall
-
-
-def cores_seconds() -> float:
-    """CPU seconds of the whole machine, where the system tells."""
-    try:
-        with open("/proc/stat") as file:
-            user, nice, system, *_ = map(int, file.readline().split()[1:])
-    except OSError:
-        return 0.0
-    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
+    return collect(header, map(row, names or WORKLOADS))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workloads", nargs="*", metavar="NAME", help=f"of {', '.join(WORKLOADS)}; all by default")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(WORKLOADS)}; all by default")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument(
-        "--warm", type=int, default=200, help="calls before anything is measured: eager kernels are built"
-    )
+    parser.add_argument("--threads", type=int, default=0, help="as many as there are cores by default")
+    parser.add_argument("--warm", type=int, default=200, help="calls before any is measured: eager kernels are built")
     options = parser.parse_args()
-    if unknown := set(options.workloads) - set(WORKLOADS):
+    if unknown := set(options.names) - set(WORKLOADS):
         parser.error(f"no workload {unknown.pop()!r}; there are {', '.join(WORKLOADS)}")
-    print(f"{'':8} {'eager':>10} {'compiled':>10} {'torch':>10} {'eager/comp':>11} {'torch/comp':>11} {'busy':>6}")
-    for name in options.workloads or WORKLOADS:
-        times, busy = measure(contenders(WORKLOADS[name], options.threads), options.rounds, options.warm)
-
-        def shown(who: str, times: dict[str, list[float]] = times) -> str:
-            return f"{median(times[who]) * 1e3:7.2f} ms" if who in times else "-"
-
-        def ratio(who: str, times: dict[str, list[float]] = times) -> str:
-            if who not in times:
-                return "-"
-            return f"{median(a / b for a, b in zip(times[who], times['compiled'], strict=True)):.2f}"
-
-        row = [shown("eager"), shown("compiled"), shown("torch")]
-        print(f"{name:8} {row[0]:>10} {row[1]:>10} {row[2]:>10} {ratio('eager'):>11} {ratio('torch'):>11} {busy:6.2f}")
+    table(**vars(options))
 
 
 if __name__ == "__main__":

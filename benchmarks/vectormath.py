@@ -1,10 +1,10 @@
 """Vector math: the largest error found (ULP) and the speed of each function, beside NumPy and PyTorch on one thread.
 
-    python benchmarks/vectormath.py [--points 1000000]
+    python benchmarks/vectormath.py [--points 1000000] [--seconds 0.3]
 
 Errors are against NumPy in the next wider type (erf in f64: against libm, which may itself be one ULP off), over random
-bits and over the range where the function is interesting. Speeds take turns within one process; they are 1e9 elements
-per second, the best of many rounds over 64 Ki elements.
+bits and over the range where the function is interesting. Speeds are of 64 Ki elements, the best of
+many rounds in which contenders take turns.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 import argparse
 import ctypes
 import math
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
+from measuring import Cell, Table, collect, fastest, installed
 
 from tracejit.codegen.llvm import vectormath
 from tracejit.codegen.llvm.text import Module, i64, of, ptr
@@ -75,48 +75,45 @@ def error(name: str, f: Callable[..., None], args: list[Array]) -> float:
     return float(np.max(abs(out[finite] - exact[finite]) / np.spacing(abs(rounded[finite])), initial=0))
 
 
-def best(contenders: list[Callable[[], object]], seconds: float = 0.3) -> list[float]:
-    times = [math.inf] * len(contenders)
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        for k, run in enumerate(contenders):
-            start = time.perf_counter()
-            run()
-            times[k] = min(times[k], time.perf_counter() - start)
-    return times
-
-
 def torch_functions() -> dict[str, Callable[..., Any]]:
-    try:
-        import torch
-    except ImportError:
+    torch = installed("torch")
+    if torch is None:
         return {}
     torch.set_num_threads(1)
     table = {n: getattr(torch, n) for n in RANGE if hasattr(torch, n)}
     return {n: lambda *a, f=f: f(*map(torch.from_numpy, a)) for n, f in table.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--points", type=int, default=1 << 20)
-    points = parser.parse_args().points // 16 * 16
+def table(points: int = 1 << 20, seconds: float = 0.3) -> Table:
+    """A row for each function and type."""
     rng, peers = np.random.default_rng(0), torch_functions()
-    print(f"{'':12} {'ULP bits':>9} {'range':>6}   {'Gelem/s':>8} {'numpy':>6} {'torch':>6}")
-    for name in sorted(vectormath.FUNCTIONS):
-        for dtype, t in DTYPES.items():
-            f, arity = compile_function(name, dtype), vectormath.arity(name)
-            bits = rng.integers(0, 256, (2, points, np.dtype(t).itemsize), dtype=np.uint8).reshape(2, -1).view(t)
-            inside = [rng.uniform(*RANGE[name], points).astype(t), rng.uniform(-20, 20, points).astype(t)]
-            errors = [error(name, f, list(args[:arity])) for args in (bits, inside)]
-            short = [a[: 1 << 16] for a in inside[:arity]]
-            out = np.empty_like(short[0])
-            runs: list[Callable[[], object]] = [partial(f, short, out), partial(NUMPY[name], *short)]
-            if name in peers:
-                runs.append(partial(peers[name], *short))
-            with np.errstate(all="ignore"):
-                speeds = [f"{len(out) / s / 1e9:.2f}" for s in best(runs)]
-            ours, numpy, torch = (*speeds, "-")[:3]
-            print(f"{name:7} {dtype:4} {errors[0]:9.2f} {errors[1]:6.2f}   {ours:>8} {numpy:>6} {torch:>6}", flush=True)
+    points = points // 16 * 16
+
+    def row(name: str, dtype: str) -> list[Cell]:
+        t, f, arity = DTYPES[dtype], compile_function(name, dtype), vectormath.arity(name)
+        bits = rng.integers(0, 256, (2, points, np.dtype(t).itemsize), dtype=np.uint8).reshape(2, -1).view(t)
+        inside = [rng.uniform(*RANGE[name], points).astype(t), rng.uniform(-20, 20, points).astype(t)]
+        errors = [error(name, f, list(args[:arity])) for args in (bits, inside)]
+        short = [a[: 1 << 16] for a in inside[:arity]]
+        out = np.empty_like(short[0])
+        runs: dict[str, Callable[[], object]] = {"ours": partial(f, short, out), "numpy": partial(NUMPY[name], *short)}
+        if name in peers:
+            runs["torch"] = partial(peers[name], *short)
+        with np.errstate(all="ignore"):
+            times = fastest(runs, seconds)
+        ours = times["ours"]
+        ratios = [times[who] / ours if who in times else None for who in ("numpy", "torch")]
+        return [f"{name} {dtype}", *errors, len(out) / ours / 1e9, *ratios]
+
+    header = ("function", "ULP, all bits", "ULP, range", "ours, 1e9 elements/s", "NumPy / ours", "PyTorch / ours")
+    return collect(header, (row(name, dtype) for name in sorted(vectormath.FUNCTIONS) for dtype in DTYPES))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--points", type=int, default=1 << 20)
+    parser.add_argument("--seconds", type=float, default=0.3, help="for each line")
+    table(**vars(parser.parse_args()))
 
 
 if __name__ == "__main__":
