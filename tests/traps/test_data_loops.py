@@ -239,7 +239,7 @@ def test_gradients_flow_through_turns_that_were_recorded():
 
 
 def test_explain_says_what_became_of_a_loop(settled):
-    assert re.search(r"loop at test_loops.py:\d+: its turns are one native loop", settled.explain())
+    assert re.search(r"loop at test_data_loops.py:\d+: its turns are one native loop", settled.explain())
     f = held(next(f for f in REFUSED if f.__name__ == "flag_that_toggles"))
     assert re.search(r"its turns are compiled one by one: variable up changes, from (True|False)", f.explain())
     assert "Loops that ask the data" in f.explain().html()
