@@ -77,6 +77,12 @@ def test_multiples() -> None:
 # ---------------------------------------------------------------- compilations
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path):  # compilations are counted: what an earlier run left would not be one
+    with config.override(cache_dir=str(tmp_path)):
+        yield
+
+
 def test_sixteen_lengths_are_one_compilation() -> None:
     x, w = f32(B, T, 8), f32(8, 5)
     graph, made = family(ops.tanh(ops.matmul(x, ops.broadcast(w, (B, 8, 5), (1, 2)))), params=(x, w))

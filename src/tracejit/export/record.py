@@ -18,7 +18,7 @@ from tracejit.export.archive import Check
 from tracejit.export.signature import Spec, flatten
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
-from tracejit.ir.op import Array
+from tracejit.ir.op import Array, Op
 from tracejit.ir.types import TensorType
 from tracejit.records import dataclass
 from tracejit.tensor import Tensor
@@ -104,6 +104,12 @@ class _Recorder:
         self.tape_start = tape_position()  # gradients flow through what was taped from here on
         self.emit, self.adopt = builder.emit, builder.adopt
         self.alias, self.alias_result = builder.alias, builder.alias_result
+
+    def split(self, op: Op) -> tuple[Op, Op]:
+        return op, op  # indices are constants of the file
+
+    def is_window(self, view: Any) -> bool:
+        return False
 
     def assign(self, target: Any, value: Any, taped: bool) -> None:
         self.builder.assign(target, value)
