@@ -16,6 +16,7 @@ from typing import Any
 
 SLICE = 0.05  # seconds of one contender in one round
 WARM = 8  # calls, after which whatever compiles has compiled
+PARK = 0.04  # seconds until the threads of the contender before wait no longer by spinning: OpenBLAS's take 0.03
 
 Call = Callable[[], object]
 Cell = str | int | float | None
@@ -84,6 +85,7 @@ def turns(calls: Mapping[str, Call], rounds: int, seconds: float = SLICE, warm: 
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
+            time.sleep(PARK)
             call()  # the caches are this contender's again
             start = time.perf_counter()
             for _ in range(counts[name]):
