@@ -42,7 +42,7 @@ class Entry:
 
 ENTRIES = {
     "steps": Entry("steps", {"rounds": 9, "warm": 60}, {"rounds": 1, "warm": 8, "names": ("digits",)}),
-    "workloads": Entry("workloads", {"rounds": 7}, {"rounds": 1, "names": ("gelu", "linear"), "small": True}),
+    "workloads": Entry("workloads", {"rounds": 5}, {"rounds": 1, "names": ("gelu", "linear"), "small": True}),
     "cost": Entry("cost", {}, {"names": ("digits", "gelu")}),
     "dispatch": Entry("dispatch", {"rounds": 7}, {"rounds": 1}),
     "recording": Entry("recording", {}, {"rounds": 1}),
@@ -52,7 +52,7 @@ ENTRIES = {
         {"what": ("matmul",), "layouts": ("NN",), "seconds": 0.01},
     ),
     "conv": Entry("library", {"what": ("conv",), "seconds": 0.4}, {"what": ("conv",), "seconds": 0.01}),
-    "optimizer": Entry("optimizer", {"rounds": 15}, {"rounds": 1, "tensors": (1,)}),
+    "optimizer": Entry("optimizer", {"rounds": 9}, {"rounds": 1, "tensors": (1,)}),
     "vectormath": Entry("vectormath", {"points": 1 << 18, "seconds": 0.2}, {"points": 1 << 16, "seconds": 0.01}),
 }
 
