@@ -17,11 +17,11 @@ import argparse
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dispatch import transformer
-from measuring import Table, collect
+from measuring import Cell, Table, collect
 
 import tracejit as tj
 from tracejit.tensor.jit import DOMAIN
@@ -37,8 +37,8 @@ def cpu_ms(f: Callable[[], Any]) -> float:
     return (time.thread_time() - start) * 1e3
 
 
-def table(rounds: int = 15) -> Table:
-    """A row for each kind of call."""
+def rows(rounds: int) -> Iterator[list[Cell]]:
+    """What was found, once all is measured."""
     model, x = transformer(tj), tj.randn(2, 4, 8)
 
     def run(net: bool) -> None:
@@ -66,13 +66,13 @@ def table(rounds: int = 15) -> Table:
             took[name].append(ms)
             ratios[name].append(ms / eager)
         gc.collect()
-    return collect(
-        ("call", "CPU, ms", "recording / plain"),
-        [
-            [name, statistics.median(ms), statistics.median(ratios[name]) if name in ratios else None]
-            for name, ms in took.items()
-        ],
-    )
+    for name, ms in took.items():
+        yield [name, statistics.median(ms), statistics.median(ratios[name]) if name in ratios else None]
+
+
+def table(rounds: int = 15) -> Table:
+    """A row for each kind of call."""
+    return collect(("call", "CPU, ms", "recording / plain"), rows(rounds))
 
 
 def main() -> None:
