@@ -10,7 +10,7 @@ import types
 
 import numpy as np
 import pytest
-from test_loops import plain, same
+from test_data_loops import plain, same
 
 import tracejit as tj
 
