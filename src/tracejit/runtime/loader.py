@@ -7,6 +7,7 @@ gives None.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import mmap
 import struct
@@ -15,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cache
 from typing import Any
+from weakref import WeakSet
 
 from tracejit.records import dataclass
 
@@ -43,11 +45,26 @@ class _Unfit(Exception):
 class Image:
     """Code in memory: the address of every global symbol. The pages go with it."""
 
-    __slots__ = ("_pages", "symbols")
+    __slots__ = ("__weakref__", "_pages", "symbols")
 
     def __init__(self, pages: mmap.mmap, symbols: Mapping[str, int]) -> None:
         self._pages = pages
         self.symbols = symbols
+        _images.add(self)
+
+    def stay(self) -> None:
+        """The pages do not go any more."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pages))
+
+
+_images: WeakSet[Image] = WeakSet()
+
+
+@atexit.register
+def _stay() -> None:
+    """When the interpreter ends, objects go in any order: the last of them may call code whose image went before."""
+    for image in list(_images):
+        image.stay()
 
 
 @dataclass
