@@ -294,6 +294,25 @@ def test_dropped_code_is_freed():
     assert rss() - before < 4 << 20
 
 
+@pytest.mark.skipif(not OWN_LOADER, reason="LLVM keeps it")
+def test_code_that_lives_to_the_end_stays_mapped():
+    script = """
+import atexit, gc
+kept = []
+
+@atexit.register
+def last():  # after what the loader does at exit
+    at = kept.pop().address("nine")
+    gc.collect()
+    spans = [line.split()[0].split("-") for line in open("/proc/self/maps")]
+    print(any(int(first, 16) <= at < int(end, 16) for first, end in spans))
+
+from tracejit.runtime import engine
+kept.append(engine.compile("define i64 @nine() { ret i64 9 }"))
+"""
+    assert python(script).strip() == "True"
+
+
 def test_vector_width_divides_the_register():
     assert engine.vector_bits() in (128, 256, 512)
     assert engine.simd_width(4) == engine.vector_bits() // 32

@@ -143,6 +143,7 @@ def test_what_a_signal_handler_raises_comes_out_of_an_endless_loop(settled):
                 settled(start(4096.0), 1.5)
             check_one_more(settled)
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 
@@ -154,10 +155,11 @@ def test_a_signal_that_is_handled_does_not_end_a_long_loop(settled):
         f(start(10.0 + k))
     try:
         for _ in range(2):
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
             assert f(start(2e6)) == 2e6
         assert len(rung) == 2
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 
