@@ -14,23 +14,10 @@ import itertools
 import math
 import threading
 
-PROGRAMS = []
+from programs import Box, collected
+
 N = 8
-
-
-def program(compiles=1):
-    def add(fn):
-        PROGRAMS.append((fn.__name__, fn, compiles))
-        return fn
-
-    return add
-
-
-class Box:
-    """Attributes."""
-
-    def __init__(self, **kw):
-        self.__dict__.update(kw)
+PROGRAMS, program = collected(1)
 
 
 class Slots:

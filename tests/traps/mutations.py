@@ -10,16 +10,10 @@ import functools
 
 import numpy as np
 
-PROGRAMS = []
+from programs import collected
+
 CALLS = 8
-
-
-def program(compiles=True):
-    def add(fn):
-        PROGRAMS.append((fn.__name__, fn, compiles))
-        return fn
-
-    return add
+PROGRAMS, program = collected(True)
 
 
 def data(T, *shape, grad=False, start=1.0):

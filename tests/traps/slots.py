@@ -7,23 +7,10 @@ from __future__ import annotations
 
 import types
 
-PROGRAMS = []
+from programs import Box, collected
+
 N = 10
-
-
-def program(compiles=1):
-    def add(fn):
-        PROGRAMS.append((fn.__name__, fn, compiles))
-        return fn
-
-    return add
-
-
-class Box:
-    """Attributes."""
-
-    def __init__(self, **kw):
-        self.__dict__.update(kw)
+PROGRAMS, program = collected(1)
 
 
 class Slotted:

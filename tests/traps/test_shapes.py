@@ -8,6 +8,7 @@ import dataclasses
 import math
 
 import numpy as np
+import programs
 import pytest
 
 import tracejit as tj
@@ -20,30 +21,13 @@ LENGTHS = (5, 5, 5, 7, 9, 11, 13, 3, 8, 2, 1, 16, 0, 6, 5, 7, 64, 4, 12)
 def observed(f, args):
     """What a call gives, as plain data: its value, or the class of what it raises."""
     try:
-        return plain(f(*args))
+        return programs.plain(f(*args))
     except Exception as e:
         return f"raised {type(e).__name__}"
 
 
-def plain(x):
-    if isinstance(x, tj.Tensor):
-        return ("tensor", str(x.dtype), list(x.shape), np.asarray(x.detach().numpy()).astype(np.float64))
-    if isinstance(x, (list, tuple)):
-        return [type(x).__name__, *map(plain, x)]
-    if isinstance(x, dict):
-        return [(k, plain(v)) for k, v in x.items()]
-    assert x is None or type(x) in (bool, int, float, str), f"a {type(x).__name__} came out"
-    return (type(x).__name__, x)
-
-
 def same(a, b):
-    if isinstance(a, np.ndarray):
-        return a.shape == b.shape and np.allclose(a, b, rtol=2e-4, atol=1e-5, equal_nan=True)
-    if isinstance(a, (list, tuple)):
-        return isinstance(b, (list, tuple)) and len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, float):
-        return math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-6) or (a != a and b != b)
-    return type(a) is type(b) and a == b
+    return programs.same(a, b, 2e-4, 1e-5, 1e-5, 1e-6)
 
 
 def x_of(*dims):

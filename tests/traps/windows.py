@@ -5,21 +5,10 @@ In the form of `effects.py`: (function, argument lists, what to look at afterwar
 
 from __future__ import annotations
 
-PROGRAMS = []
+from programs import Box, collected
+
 N = 24
-
-
-def program(compiles=N - 8):
-    def add(fn):
-        PROGRAMS.append((fn.__name__, fn, compiles))
-        return fn
-
-    return add
-
-
-class Box:
-    def __init__(self, **kw):
-        self.__dict__.update(kw)
+PROGRAMS, program = collected(N - 8)
 
 
 def ramp(tj, n=N, size=3):
