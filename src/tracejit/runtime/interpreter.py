@@ -540,6 +540,26 @@ give_up:
   ret ptr null
 }
 
+; The values of the registers of a list go to `to`: n of them.
+define internal void @gather(ptr %to, ptr %list, ptr %r) #0 {
+entry:
+  %n = load i64, ptr %list
+  br label %next
+next:
+  %k = phi i64 [ 0, %entry ], [ %k1, %put ]
+  %more = icmp slt i64 %k, %n
+  br i1 %more, label %put, label %end
+put:
+  %k1 = add i64 %k, 1
+  %at = get i64 %list %k1
+  %o.p = byte %r %at
+  %o = load ptr, ptr %o.p
+  put ptr %o %to %k
+  br label %next
+end:
+  ret void
+}
+
 ; f(done, *registers), finished: n of them. What was done before is in the list, as None.
 define internal ptr @conclude(ptr %f, ptr %list, ptr %r) #0 {
 entry:
@@ -555,19 +575,8 @@ begin:
   call void @Py_IncRef(ptr @none)
   %set = call i32 @PyList_SetItem(ptr %done, i64 0, ptr @none)
   store ptr %done, ptr %args
-  br label %next
-next:
-  %k = phi i64 [ 0, %begin ], [ %k1, %put ]
-  %more = icmp slt i64 %k, %n
-  br i1 %more, label %put, label %call
-put:
-  %k1 = add i64 %k, 1
-  %at = get i64 %list %k1
-  %o.p = byte %r %at
-  %o = load ptr, ptr %o.p
-  put ptr %o %args %k1
-  br label %next
-call:
+  %rest = at %args 1
+  call void @gather(ptr %rest, ptr %list, ptr %r)
   %result = call ptr @finish(ptr %f, ptr %args, i64 %n1)
   call void @Py_DecRef(ptr %done)
   ret ptr %result
@@ -575,22 +584,9 @@ call:
 
 ; f(*registers): n of them.
 define internal ptr @apply(ptr %f, ptr %list, ptr %r) #0 {
-entry:
   %n = load i64, ptr %list
   %args = alloca ptr, i64 %n
-  br label %next
-next:
-  %k = phi i64 [ 0, %entry ], [ %k1, %put ]
-  %more = icmp slt i64 %k, %n
-  br i1 %more, label %put, label %call
-put:
-  %k1 = add i64 %k, 1
-  %at = get i64 %list %k1
-  %o.p = byte %r %at
-  %o = load ptr, ptr %o.p
-  put ptr %o %args %k
-  br label %next
-call:
+  call void @gather(ptr %args, ptr %list, ptr %r)
   %result = call ptr @PyObject_Vectorcall(ptr %f, ptr %args, i64 %n, ptr null)
   ret ptr %result
 }
