@@ -14,7 +14,6 @@ from typing import Any, Final
 import numpy as np
 
 from tracejit import config, logs
-from tracejit.errors import TracejitError
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import Array, Param
@@ -22,8 +21,7 @@ from tracejit.ir.types import TensorType, TupleType
 from tracejit.ops.pointwise import Pointwise, Select
 from tracejit.ops.source import ints
 from tracejit.runtime import buffer
-from tracejit.runtime.forks import building
-from tracejit.tensor.kernels import FLOPS, evaluate
+from tracejit.tensor.kernels import FLOPS, built, evaluate
 from tracejit.trace import recorder
 
 __all__ = ["Runner"]
@@ -122,16 +120,11 @@ class Runner:
     def _build(self) -> None:
         """Compile it; NumPy stays where some op has no kernel, or the backend cannot build it."""
         self._wanted = None
-        try:
-            with building():
-                from tracejit.codegen.compile import build  # brings LLVM
-
-                made: Any = build(self.graph, optimize=True)
-        except (TracejitError, NotImplementedError) as e:
-            logs.note("fallback", "%s stays with NumPy: %s: %s", self.graph.name, type(e).__name__, e)
+        made = built(self.graph, optimize=True)
+        if isinstance(made, str):
+            logs.note("fallback", "%s stays with NumPy: %s", self.graph.name, made)
             self._keeps = False
-            return
-        if made.plain is None:
+        elif made.plain is None:
             self._keeps = False
         else:
             self._native, self._steps = _Direct(made), None

@@ -28,7 +28,7 @@ from tracejit.runtime import buffer
 from tracejit.runtime.forks import building
 from tracejit.trace import recorder
 
-__all__ = ["FLOPS", "evaluate", "worth"]
+__all__ = ["FLOPS", "built", "evaluate", "worth"]
 
 _HOT = 3  # uses before a kernel is built
 _LARGE = 1 << 15  # elements of one operand below which NumPy is as quick for what reads each once
@@ -97,6 +97,17 @@ def _by_kernel(op: Op, arrays: Sequence[Array]) -> Any:
     return found.run(arrays)
 
 
+def built(graph: Graph, **options: Any) -> Any:
+    """The executable of a graph without checks, or why the backend has none; `options` are those of `build`."""
+    try:
+        with building():
+            from tracejit.codegen.compile import build  # brings LLVM
+
+            return build(graph, **options)
+    except (TracejitError, NotImplementedError) as e:
+        return f"{type(e).__name__}: {e}"
+
+
 class _Kernel:
     """An op with the types of its operands, and what runs it once it has come often enough."""
 
@@ -114,19 +125,14 @@ class _Kernel:
         def by_numpy(arrays: Sequence[Array]) -> Any:
             return op.eval(*arrays)
 
-        try:
-            with building():
-                from tracejit.codegen.compile import Miss, build  # brings LLVM
-
-                executable = build(_graph(op, self.types))
-        except (TracejitError, NotImplementedError) as e:
-            logs.note("fallback", "%s stays with NumPy: %s: %s", op.name, type(e).__name__, e)
+        executable = built(_graph(op, self.types))
+        if isinstance(executable, str):
+            logs.note("fallback", "%s stays with NumPy: %s", op.name, executable)
             self.run = by_numpy
             return
 
         def natively(arrays: Sequence[Array]) -> Any:
             made = executable(arrays)
-            assert not isinstance(made, Miss)
             return made[0] if len(made) == 1 else made
 
         self.run = by_numpy if executable.host_ops else natively

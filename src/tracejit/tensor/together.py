@@ -15,11 +15,10 @@ from typing import Any, Final
 import numpy as np
 
 from tracejit import config, logs
-from tracejit.errors import TracejitError
 from tracejit.ir.graph import Graph
 from tracejit.ir.op import Array
 from tracejit.runtime import buffer
-from tracejit.runtime.forks import building
+from tracejit.tensor.kernels import built
 from tracejit.tensor.tape import user_line
 from tracejit.tensor.tensor import Tensor, wrap
 from tracejit.trace import recorder as recording
@@ -152,13 +151,9 @@ def _record(jobs: Sequence[Job], update: Update) -> tuple[_Made | None, str]:
         return None, "it reads a tensor that is neither a parameter nor state"
     targets = {i: next(j for j, s in enumerate(b.sources) if s is t) for i, (t, _) in enumerate(written)}
     graph = Graph("step", tuple(b.params), tuple(n for _, n in written))
-    try:
-        with building():
-            from tracejit.codegen.compile import build  # brings LLVM
-
-            native: Any = build(graph, updates=targets, optimize=True)
-    except (TracejitError, NotImplementedError) as e:
-        return None, f"{type(e).__name__}: {e}"
+    native = built(graph, updates=targets, optimize=True)
+    if isinstance(native, str):
+        return None, native
     if native.plain is None:
         return None, "some op of it has no kernel"
     return _Made(native, [places[id(t)] for t in b.sources], targets.values(), [*rates]), ""

@@ -14,10 +14,11 @@ import types
 from collections import OrderedDict, deque
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from typing import Any
 
+from tracejit.records import dataclass
 from tracejit.trace.objects import ABSENT, describe, instance_dict, items_of
 from tracejit.trace.replay import CALLBACKS, Deed, safe_stream
 from tracejit.trace.scalars import count_state

@@ -27,6 +27,7 @@ __all__ = [
     "Function",
     "Loop",
     "Module",
+    "Slots",
     "Type",
     "Value",
     "f32",
