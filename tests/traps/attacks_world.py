@@ -2169,3 +2169,66 @@ def subclasses_of_tensors_and_parameters(T, jit, r):
     warm(r, g, x)
     Louder.__mul__ = lambda self, other: T.tensor([-2.0])
     r(g(x))
+
+
+@attack(compiles=True)
+def hooks_that_come_and_go_by_hand(T, jit, r):
+    net, other = T.nn.Linear(2, 2), T.nn.Linear(2, 2)
+    for p in (*net.parameters(), *other.parameters()):
+        p.data = T.ones(*p.shape)
+    f = jit(lambda x: other(net(x)))
+    x = T.tensor([1.0, 2.0])
+    warm(r, f, x)
+    handle = net.register_forward_hook(lambda m, args, out: out * 2)
+    r(f(x))
+    r(other(x))  # hooks are each module's own
+    handle.remove()
+    warm(r, f, x)
+    net._call_hooks["forward_pre"] = {0: (lambda m, args: (args[0] + 1,), False)}
+    r(f(x))
+    net._call_hooks = None
+    warm(r, f, x)
+    other._call_hooks = {"forward": {0: (lambda m, args, out: out - 3, False, False)}}
+    r(f(x))
+    other._call_hooks.clear()
+    warm(r, f, x)
+    other._call_hooks["forward"] = {0: (lambda m, args, out: out + 5, False, False)}
+    r(f(x))
+
+
+@attack(compiles=True)
+def memory_and_parts_that_die_one_by_one(T, jit, r):
+    class Net(T.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = T.nn.ModuleList([T.nn.Linear(2, 2) for _ in range(4)])
+            for p in self.parameters():
+                p.data = T.ones(*p.shape)
+
+        def forward(self, x):
+            for part in self.parts:
+                x = part(x) / 2
+            return x
+
+    net = Net()
+    f = jit(lambda x: net(x))
+    x = T.tensor([1.0, 2.0])
+    warm(r, f, x)
+    for k, p in enumerate(net.parameters()):
+        p.data = T.ones(*p.shape) * k
+        gc.collect()
+        r(f(x))
+    warm(r, f, x)
+    for k in range(4):
+        net.parts[k] = part = T.nn.Linear(2, 2)
+        for p in part.parameters():
+            p.data = T.ones(*p.shape) * (k + 2)
+        del part
+        gc.collect()
+        warm(r, f, x)
+    net.parts[1].weight = T.nn.Parameter(T.ones(2, 2) * 9)
+    gc.collect()
+    r(f(x))
+    net.parts[2].weight.data = T.ones(2, 2) * 11
+    gc.collect()
+    r(f(x))

@@ -73,8 +73,8 @@ class Module:
     _modules: dict[str, Module | None]
     _transient: set[str]  # buffers that state_dict leaves out
     # By kind: forward (hook, wants kwargs, runs also after an error), forward_pre (hook, wants kwargs), backward,
-    # backward_pre. One dict, empty until the first hook: every call asks it, and every guard.
-    _call_hooks: dict[str, dict[int, Any]]
+    # backward_pre. None until the first hook: every call asks, and a dict to ask would need a guard of its own.
+    _call_hooks: dict[str, dict[int, Any]] | None
     _state_dict_hooks: dict[int, Any]
     _load_state_dict_pre_hooks: dict[int, Any]
     _load_state_dict_post_hooks: dict[int, Any]
@@ -91,7 +91,7 @@ class Module:
         d["_buffers"] = {}
         d["_transient"] = set()
         d["_modules"] = {}
-        d["_call_hooks"] = {}
+        d["_call_hooks"] = None
         d["_state_dict_hooks"] = {}
         d["_load_state_dict_pre_hooks"] = {}
         d["_load_state_dict_post_hooks"] = {}
@@ -206,6 +206,8 @@ class Module:
         return self._call_with_hooks(args, kwargs)
 
     def _hooks(self, kind: str) -> dict[int, Any]:
+        if self._call_hooks is None:
+            self._call_hooks = {}
         return self._call_hooks.setdefault(kind, {})
 
     @property
@@ -225,23 +227,24 @@ class Module:
         return self._hooks("backward_pre")
 
     def _call_with_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for hook, with_kwargs in list(self._call_hooks.get("forward_pre", {}).values()):
+        by_kind = self._call_hooks or {}
+        for hook, with_kwargs in list(by_kind.get("forward_pre", {}).values()):
             changed = hook(self, args, kwargs) if with_kwargs else hook(self, args)
             if changed is not None and with_kwargs:
                 args, kwargs = changed
             elif changed is not None:
                 args = changed if isinstance(changed, tuple) else (changed,)
         see_output = None
-        if self._call_hooks.get("backward") or self._call_hooks.get("backward_pre"):
+        if by_kind.get("backward") or by_kind.get("backward_pre"):
             args, see_output = self._watch_backward(args)
         try:
             out = self.forward(*args, **kwargs)
         except Exception:
-            for hook, with_kwargs, always in list(self._call_hooks.get("forward", {}).values()):
+            for hook, with_kwargs, always in list(by_kind.get("forward", {}).values()):
                 if always:
                     hook(self, args, kwargs, None) if with_kwargs else hook(self, args, None)
             raise
-        for hook, with_kwargs, _always in list(self._call_hooks.get("forward", {}).values()):
+        for hook, with_kwargs, _always in list(by_kind.get("forward", {}).values()):
             changed = hook(self, args, kwargs, out) if with_kwargs else hook(self, args, out)
             if changed is not None:
                 out = changed
@@ -249,10 +252,8 @@ class Module:
 
     def _watch_backward(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
         """(arguments whose gradients run the backward hooks, what is to see the gradients of the outputs)."""
-        hooks, pre_hooks = (
-            list(self._call_hooks.get("backward", {}).values()),
-            list(self._call_hooks.get("backward_pre", {}).values()),
-        )
+        by_kind = self._call_hooks or {}
+        hooks, pre_hooks = (list(by_kind.get(kind, {}).values()) for kind in ("backward", "backward_pre"))
         grad_output: list[Any] = [None]  # once it is known
         count = len(args)
         waits = any(isinstance(a, Tensor) and a.requires_grad for a in args)
