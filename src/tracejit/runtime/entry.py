@@ -8,11 +8,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from tracejit.runtime import engine, walker
 
-__all__ = ["builtin", "enter"]
+__all__ = ["builtin", "enter", "method"]
 
 _HEADER: Final = object.__basicsize__
 _FASTCALL: Final = 0x80
@@ -80,11 +80,25 @@ def enter() -> Callable[..., int]:
 
 def builtin(code: engine.Code, symbol: str) -> Callable[..., int]:
     """`PyObject *symbol(PyObject *self, PyObject **args, Py_ssize_t count)` of `code` as a function of Python."""
+    return _made(_definition(code, symbol), None)
+
+
+def method(code: engine.Code, symbol: str) -> Callable[[object], Callable[..., Any]]:
+    """... as a function from an object, which is `self` and lives as long, to a function of Python."""
+    definition = _definition(code, symbol)
+    return lambda x: _made(definition, id(x))
+
+
+def _definition(code: engine.Code, symbol: str) -> _MethodDef:
     definition = _MethodDef(symbol.encode(), code.address(symbol), _FASTCALL, None)
     _for_ever.append((code, definition))
+    return definition
+
+
+def _made(definition: _MethodDef, of: int | None) -> Callable[..., Any]:
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-    return make(ctypes.addressof(definition), None, None)
+    return make(ctypes.addressof(definition), of, None)
 
 
 _for_ever: list[object] = []  # what the builtin points at

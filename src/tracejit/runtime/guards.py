@@ -27,10 +27,10 @@ import numpy as np
 from tracejit.errors import BackendError
 from tracejit.records import dataclass
 from tracejit.runtime import engine
-from tracejit.runtime.entry import builtin
+from tracejit.runtime.entry import builtin, method
 
 __all__ = [
-    "ALL", "ARRAY", "Chunk", "Layout", "Table", "address", "compare", "entries", "first_difference", "layout",
+    "ALL", "ARRAY", "Chunk", "Deaths", "Layout", "Table", "address", "compare", "entries", "first_difference", "layout",
     "member_address", "slot_offset", "word",
 ]  # fmt: skip
 
@@ -51,6 +51,7 @@ _AT_ONCE: Final = 4  # plain rows per turn of their loop: 0.5 ns a row, where ch
 
 def _text() -> str:
     """`tj_compare(table, plain, chained)`: the first row that differs, or -1; `tj_guard` is the same for Python.
+    `tj_died` is called with a weak reference whose object dies.
 
     Plain rows are absolute addresses and full words. A pointer into the first page is no pointer.
     """
@@ -72,6 +73,20 @@ at{k}:
 @masks = private constant [4 x i64] [i64 -1, i64 0, i64 {_INT}, i64 {_WRITEABLE}]
 declare ptr @PyLong_AsVoidPtr(ptr)
 declare ptr @PyLong_FromLongLong(i64)
+declare ptr @PyTuple_GetItem(ptr, i64)
+declare ptr @PyObject_CallOneArg(ptr, ptr)
+
+define ptr @tj_died(ptr %self, ptr %args, i64 %count) nounwind {{
+  %at.o = call ptr @PyTuple_GetItem(ptr %self, i64 0)
+  %at = call ptr @PyLong_AsVoidPtr(ptr %at.o)
+  %before = load i64, ptr %at
+  %after = add i64 %before, 1
+  store i64 %after, ptr %at
+  %then = call ptr @PyTuple_GetItem(ptr %self, i64 1)
+  %reference = load ptr, ptr %args
+  %result = call ptr @PyObject_CallOneArg(ptr %then, ptr %reference)
+  ret ptr %result
+}}
 
 define ptr @tj_guard(ptr %self, ptr %args, i64 %count) nounwind {{
   %table.o = load ptr, ptr %args
@@ -207,6 +222,36 @@ class Table:
             self.words[at] = part
         self.kept[group] = kept
         return True
+
+
+class Deaths:
+    """A word that counts deaths, so that one row stands for the lives of many objects.
+
+    Weak references call `of_owner` (and that calls `then`) or `of_part` when what they refer to dies: at once, before
+    its memory is given back, and in native code, which no interrupt keeps from counting. They are not called where they
+    are garbage together with what dies; who relies on the word is garbage then, too, and should watch itself.
+    """
+
+    __slots__ = ("_word", "of_owner", "of_part")
+
+    def __init__(self, then: Callable[[Any], object]) -> None:
+        make, self._word = _died(), ctypes.c_int64(0)
+        at = ctypes.addressof(self._word)
+        self.of_owner, self.of_part = (make((at, f, self._word)) for f in (then, _nothing))
+
+    def chunk(self) -> Chunk:
+        """None has died since now."""
+        return address(ctypes.addressof(self._word), self._word.value)
+
+
+@cache
+def _died() -> Callable[[object], Callable[..., Any]]:
+    code = compare()
+    assert code is not None
+    return method(code, "tj_died")
+
+
+def _nothing(_: object) -> None: ...
 
 
 def _words(chunks: Iterable[Chunk]) -> tuple[array[int], array[int]]:

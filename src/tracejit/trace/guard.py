@@ -7,8 +7,8 @@ words. Running that text is exact and slow (0.3 us a cell), so once it has said 
 cells behind it are asked in Python, and where they hold the words are read anew. Words that move all the time, and
 facts that no word tells, stay with Python.
 
-No address is followed unless what lies there is alive: owners are held, or begin with a row that reads the weak
-reference to them; everything further is reached through pointers of theirs that earlier rows compared or loaded.
+No address is followed unless what lies there is alive: owners are held, or the first row says that none has died;
+everything further is reached through pointers of theirs that earlier rows compared or loaded.
 
 Lifetime: what can be weakly referenced is, and the trace dies with it (so an id in a guard is never reused while the
 guard is alive); what cannot be (dicts, lists, numbers, text) is held. Numbers and text are compared by type and bits,
@@ -145,7 +145,7 @@ class Piece:
 class _Text:
     """The text being generated, and what its names stand for."""
 
-    def __init__(self, domain: Domain, on_death: Callable[[Any], None]) -> None:
+    def __init__(self, domain: Domain, on_death: Callable[[Any], object]) -> None:
         self.pieces: list[Piece] = []
         self.used: list[str] = []  # locals of the piece being written
         self.locals: dict[str, list[str]] = {}  # the lines that set a local; they leave with @
@@ -277,15 +277,20 @@ def _code(text: str) -> types.CodeType:
 def build(cells: Iterable[Cell], domain: Domain, on_death: Callable[[Any], None]) -> Guard:
     """The checker of `cells`; `on_death` is called when something they are about dies."""
     ordered = tuple(sorted(cells, key=lambda c: _ORDER.index(c.kind)))
-    text = _Text(domain, on_death)
+    layout, walk = guards.layout(), guards.first_difference()
+    is_native = walk is not None and layout.type is not None and layout.referent is not None
+    deaths = guards.Deaths(on_death) if is_native else None
+    text = _Text(domain, on_death if deaths is None else deaths.of_owner)
     for c in ordered:
         text.add(c)
     rows = tuple(row_of(c, text) for c in ordered)
     everything = tuple(range(len(ordered)))
     python = text.function(everything)
-    walk = guards.first_difference() if guards.layout().type is not None else None
-    record = (ctypes.c_int64 * 5)(*(() if walk is not None else (1, 0, 0, 0, id(python))))
-    check = python if walk is None else Checker(text, python, walk, groups_of(ordered, text, domain), record).check
+    if deaths is None or walk is None:
+        check, record = python, (ctypes.c_int64 * 5)(1, 0, 0, 0, id(python))
+    else:
+        record = (ctypes.c_int64 * 5)()
+        check = Checker(text, python, walk, deaths, groups_of(ordered, text, domain, deaths), record).check
     return Guard(check, python, rows, tuple(r[0] for r in text.refs.values()), record)
 
 
@@ -322,27 +327,21 @@ class Group:
                 left.append(k)
             else:
                 chunks |= dict.fromkeys(found)
-        if not chunks:
-            return (), self.cells, ()
-        referent = guards.layout().referent
-        if not self.weak:
-            return tuple(chunks), tuple(left), tuple(kept)
-        if referent is None:
-            return (), self.cells, ()
-        alive = guards.address(id(self.owner) + referent, id(owner))
-        return (alive, *chunks), tuple(left), tuple(kept)
+        return tuple(chunks), tuple(left), tuple(kept)
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Checker:
     """A guard that asks Python only where words have moved."""
 
     text: _Text
     python: Callable[[], int]  # all cells
     walk: Callable[[int, int, int], int]
+    deaths: guards.Deaths  # of owners, and of what their words stand for
     groups: tuple[Group, ...]
     record: ctypes.Array[ctypes.c_int64]
     laid: tuple[Table, Callable[[], int] | None] | None = field(default=None)  # the words, and the cells beside them
+    lives: tuple[Sequence[Chunk], Any] = field(default=((), None))  # what the first rows say, and what it needs
 
     def check(self) -> int:
         """-1, or the index of a cell that differs."""
@@ -358,17 +357,21 @@ class Checker:
         """Ask Python about everything; from its first yes on, words stand for it."""
         if (row := self.python()) >= 0:
             return row
+        me = weakref.ref(self)  # cleared where this is garbage, and its own weak references would tell nobody
+        lives = _all([self.deaths.chunk(), guards.alive_chunk(me)]) or ()
         found = [g.read() for g in self.groups]
         if (row := self.python()) >= 0:  # again: what changed before the words were read shows now, later it moves them
             return row
         for g, (chunks, left, kept) in zip(self.groups, found):
             g.chunks, g.left, g.kept = chunks, left, kept
+        self.lives = lives, me
         self.lay()
         return -1
 
     def lay(self) -> None:
         """Make the table anew from the groups."""
-        table = Table([g.chunks for g in self.groups], [g.kept for g in self.groups])
+        lives, me = self.lives
+        table = Table([lives, *(g.chunks for g in self.groups)], [me, *(g.kept for g in self.groups)])
         left = tuple(sorted(k for g in self.groups for k in g.left))
         rest = self.text.function(left) if left else None
         self.record[0] = 0  # native code must not read half of it
@@ -380,7 +383,9 @@ class Checker:
         """`check`, given that row `at` of the table differs from memory."""
         for _ in range(2 * len(self.groups)):
             k = table.owner[at]
-            g = self.groups[k]
+            if k == 0:  # something has died
+                return self.begin()
+            g = self.groups[k - 1]
             ask = self.text.function(g.cells)
             if (row := ask()) >= 0:
                 return row
@@ -400,18 +405,29 @@ class Checker:
         return self.python()  # the world moves faster than it can be read
 
 
-def groups_of(cells: Sequence[Cell], text: _Text, domain: Domain) -> tuple[Group, ...]:
-    """The cells by owner, in order."""
+def groups_of(cells: Sequence[Cell], text: _Text, domain: Domain, deaths: guards.Deaths) -> tuple[Group, ...]:
+    """The cells by owner, in order; those of a `__dict__` are with its object's, for they share words."""
+    objects = {id(c.owner): c.owner for c in cells if c.kind in ("ivar", "ivars")}
+    home = {id(space): id(o) for o in objects.values() if type(space := o.__dict__) is dict}
     by_owner: dict[int, list[int]] = {}
     for k, c in enumerate(cells):
-        by_owner.setdefault(id(c.owner), []).append(k)
+        by_owner.setdefault(home.get(id(c.owner), id(c.owner)), []).append(k)
     groups: list[Group] = []
-    for members in by_owner.values():
-        owner = cells[members[0]].owner
+    for of, members in by_owner.items():
+        owner = objects.get(of, cells[members[0]].owner)
         name, weak = text.ref(owner)
-        readers = tuple(None if (r := _READER.get(cells[k].kind)) is None else r(cells[k], domain) for k in members)
+        readers = tuple(_reader(cells[k], domain, deaths, owner) for k in members)
         groups.append(Group(tuple(members), text.names[name], weak, readers))
     return tuple(groups)
+
+
+def _reader(c: Cell, domain: Domain, deaths: guards.Deaths, owner: Any) -> Reader | None:
+    make = _READER.get(c.kind)
+    read = None if make is None else make(c, domain, deaths)
+    if read is None or c.owner is owner:
+        return read
+    space = c.owner  # a dict: the text holds it too
+    return lambda o, kept: read(space, kept)
 
 
 def _keep(x: Any, kept: list[Any]) -> int:
@@ -422,11 +438,11 @@ def _keep(x: Any, kept: list[Any]) -> int:
     return id(x)
 
 
-def _namespace(c: Cell, domain: Domain) -> Reader:
+def _namespace(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader:
     return lambda o, kept: guards.namespace_chunks(o)
 
 
-def _dict(c: Cell, domain: Domain) -> Reader | None:
+def _dict(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader | None:
     # Where a key is compared by code of its own, the entry may change though nothing is written.
     if c.kind in ("item", "has") and type(c.key) not in IMMUTABLE and type(c.key).__hash__ is not object.__hash__:
         return None
@@ -435,15 +451,15 @@ def _dict(c: Cell, domain: Domain) -> Reader | None:
     return lambda o, kept: None if (chunk := guards.dict_chunk(o)) is None else (chunk,)
 
 
-def _class(c: Cell, domain: Domain) -> Reader:
+def _class(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader:
     return lambda o, kept: guards.class_chunks(o)
 
 
-def _mro(c: Cell, domain: Domain) -> Reader:
+def _mro(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader:
     return lambda o, kept: None if (chunk := guards.mro_chunk(o)) is None else (chunk,)
 
 
-def _stamp(c: Cell, domain: Domain) -> Reader:
+def _stamp(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader:
     def read(o: type, kept: list[Any]) -> Sequence[Chunk] | None:
         meta: type = type(o)
         kept += [o.__mro__, meta.__mro__]  # as the cell's value does
@@ -456,7 +472,7 @@ def _stamp(c: Cell, domain: Domain) -> Reader:
     return read
 
 
-def _type(c: Cell, domain: Domain) -> Reader:
+def _type(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader:
     return lambda o, kept: _all([_class_of(o)])
 
 
@@ -470,7 +486,7 @@ def _all(chunks: Sequence[Chunk | None]) -> Sequence[Chunk] | None:
     return found if len(found) == len(chunks) else None
 
 
-def _closure(c: Cell, domain: Domain) -> Reader | None:
+def _closure(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader | None:
     at = guards.layout().cell
     if at is None:
         return None
@@ -482,7 +498,7 @@ def _closure(c: Cell, domain: Domain) -> Reader | None:
     return read
 
 
-def _member(c: Cell, domain: Domain) -> Reader | None:
+def _member(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader | None:
     at, name = guards.slot_offset(c.key), c.key.__name__  # not the descriptor: it would keep its class
     if at is None:
         return None
@@ -495,11 +511,11 @@ def _member(c: Cell, domain: Domain) -> Reader | None:
     return read
 
 
-def _length(c: Cell, domain: Domain) -> Reader:
+def _length(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader:
     return lambda o, kept: _all([guards.length_chunk(o)])
 
 
-def _list(c: Cell, domain: Domain) -> Reader:
+def _list(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader:
     def read(o: Any, kept: list[Any]) -> Sequence[Chunk] | None:
         found = list(o)
         for v in found:
@@ -509,7 +525,7 @@ def _list(c: Cell, domain: Domain) -> Reader:
     return read
 
 
-def _function_words(c: Cell, domain: Domain) -> Reader | None:
+def _function_words(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader | None:
     at = guards.layout()
     code, defaults, keywords = at.code, at.defaults, at.keyword_defaults
     if code is None or defaults is None or keywords is None:
@@ -549,7 +565,7 @@ def _facts(t: Any, base: int, at: int, spare: int, a: Anatomy, kept: list[Any]) 
     return [*rows, (base, into, at + offset, 0, 0), *guards.array_rows(array, into, spare)]
 
 
-def _tensor(c: Cell, domain: Domain) -> Reader | None:
+def _tensor(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader | None:
     a = domain.anatomy
     at = None if a is None else guards.slot_offset(a.slots[a.array])
     if a is None or at is None:
@@ -570,14 +586,13 @@ def _tensor(c: Cell, domain: Domain) -> Reader | None:
         if known != id(array):  # arrays come and go: follow the slot
             return [tuple(rows)]
         # Array objects are the tensor's own: while this one lives, dtype, shape, strides and flags are what they are.
-        alive = guards.alive_chunk(kept_alive := weakref.ref(array))
-        kept.append(kept_alive)
-        return _all([tuple(r for r in rows if r[:2] == (0, DROP)), slot_of(o, array), alive])
+        kept.append(weakref.ref(array, deaths.of_part))
+        return [tuple(r for r in rows if r[:2] == (0, DROP)), slot_of(o, array)]
 
     return read
 
 
-def _grad_words(c: Cell, domain: Domain) -> Reader | None:
+def _grad_words(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader | None:
     a = domain.anatomy
     at = None if a is None else guards.slot_offset(a.slots[a.grad])
     if a is None or at is None:
@@ -595,7 +610,7 @@ def _grad_words(c: Cell, domain: Domain) -> Reader | None:
     return read
 
 
-def _hooks(c: Cell, domain: Domain) -> Reader | None:
+def _hooks(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader | None:
     a = domain.anatomy
     at = None if a is None else guards.slot_offset(a.slots[a.hooks])
     if a is None or at is None:
@@ -604,7 +619,7 @@ def _hooks(c: Cell, domain: Domain) -> Reader | None:
 
 
 # Sets, attributes of functions and ABC registrations have no entry: Python looks at them.
-_READER: dict[str, Callable[[Cell, Domain], Reader | None]] = {
+_READER: dict[str, Callable[[Cell, Domain, guards.Deaths], Reader | None]] = {
     "ivar": _namespace,
     "ivars": _namespace,
     "item": _dict,
