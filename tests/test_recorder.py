@@ -9,6 +9,7 @@ import gc
 import heapq
 import inspect
 import json
+import operator
 import pprint
 import statistics
 import string
@@ -29,6 +30,7 @@ from tracejit.trace.key import flatten
 from tracejit.trace.recorder import Recorder, active
 from tracejit.trace.recording import Recording, record
 from tracejit.trace.scalars import Memory
+from tracejit.trace.watch import Watcher, tower
 
 SOURCE = textwrap.dedent(
     """
@@ -510,7 +512,7 @@ def test_explain_says_what_runs_and_what_does_not():
     assert c.graphs()[0].startswith("graph @")
 
 
-def test_a_profiler_that_cannot_be_paused_keeps_calls_eager():
+def test_a_profiler_does_not_keep_calls_from_compiling():
     c = tj.compile(lambda x: x + 1)
     profiler = cProfile.Profile()
     profiler.enable()
@@ -519,30 +521,28 @@ def test_a_profiler_that_cannot_be_paused_keeps_calls_eager():
             assert c(tj.zeros(1)).item() == 1
     finally:
         profiler.disable()
-    if sys.version_info < (3, 12):  # later ones leave the profile function alone
-        assert "a profiler that cannot be paused is active" in c.explain()
-    for _ in range(6):
-        c(tj.zeros(1))
     assert c.compiled_calls
 
 
-def test_a_profile_function_is_put_back_after_a_recording():
-    c = tj.compile(lambda x: x + 1)
+def test_profile_and_trace_functions_see_a_recording_and_stay():
+    for get, put in ((sys.getprofile, sys.setprofile), (sys.gettrace, sys.settrace)):
+        c, before, events = tj.compile(lambda x: x + 1), get(), []
 
-    def profile(frame, event, arg):
-        pass
+        def notes(frame, event, arg, events=events):
+            events.append(event)
 
-    sys.setprofile(profile)
-    try:
-        for _ in range(6):
-            c(tj.zeros(1))
-        assert sys.getprofile() is profile
-    finally:
-        sys.setprofile(None)
-    assert c.compiled_calls
+        put(notes)
+        try:
+            for _ in range(6):
+                c(tj.zeros(1))
+            assert get() is notes
+        finally:
+            put(before)
+        assert c.compiled_calls
+        assert events
 
 
-def test_a_recording_leaves_nothing_in_the_profile_slot():
+def test_a_recording_leaves_nothing_watched():
     def fails(x):
         raise ValueError(x)
 
@@ -550,7 +550,72 @@ def test_a_recording_leaves_nothing_in_the_profile_slot():
         for _ in range(4):
             with contextlib.suppress(ValueError):
                 tj.compile(f, hot=1)(tj.zeros(1))
-            assert sys.getprofile() is None
+            assert not tower.watched
+
+
+def test_python_code_that_no_hook_saw_is_noticed_again_and_again():
+    """Also where the interpreter has specialized the place for the user's class."""
+
+    class Index:
+        def __init__(self):
+            self.asked = 0
+
+        def __index__(self):
+            self.asked += 1
+            return 1
+
+    index, seen = Index(), []
+    watcher = Watcher(
+        lambda code, globals, above: bool(seen.append((code.co_name, globals, above.f_code.co_name))), print
+    )
+    again = [operator.index(index) for _ in range(50)]
+    for _ in range(2):
+        seen.clear()
+        assert tower.open(watcher)
+        for _ in range(3):
+            again.append(operator.index(index))
+        paused = tower.pause()
+        operator.index(index)
+        tower.resume(paused)
+        tower.close()
+        operator.index(index)
+        mine = [entry for entry in seen if entry[0] == "__index__"]
+        assert [m[2] for m in mine] == ["test_python_code_that_no_hook_saw_is_noticed_again_and_again"] * 3
+        assert all(m[1] is globals() for m in mine)
+
+
+def test_what_a_watcher_raises_ends_the_call_it_was_told_of():
+    def told(code, globals, above):
+        if code.co_name == "refused":
+            raise LookupError(code.co_name)
+        return True
+
+    def refused():
+        return 1
+
+    assert tower.open(Watcher(told, print))
+    try:
+        with pytest.raises(LookupError, match="refused"):
+            refused()
+    finally:
+        tower.close()
+    assert refused() == 1
+
+
+def test_recursion_too_deep_to_record_stays_eager():
+    def deep(x, n):
+        return x if n == 0 else deep(x + 1, n - 1)
+
+    c, limit = tj.compile(deep), sys.getrecursionlimit()
+
+    def calls():
+        sys.setrecursionlimit(3000)
+        try:
+            return [c(tj.zeros(1), 700).item() for _ in range(5)]
+        finally:
+            sys.setrecursionlimit(limit)
+
+    assert calls() == [700.0] * 5
 
 
 def test_an_instrumented_copy_kept_in_the_store_is_the_same():

@@ -319,8 +319,6 @@ class Compiled(dispatch.Direct):
 
     def may_not_record(self, bucket: Bucket | None, seen: tuple[Any, ...]) -> str | None:
         """Why this call is not worth recording; None where it is."""
-        if (profile := sys.getprofile()) is not None and not callable(profile):
-            return "a profiler that cannot be paused is active"
         if sys.is_finalizing():
             return "the interpreter is shutting down"
         if self.refused >= _ALL_REFUSALS:

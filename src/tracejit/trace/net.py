@@ -1,4 +1,4 @@
-"""Opening a recording around a call, with a profile function as the net under it.
+"""Opening a recording around a call, with a watch over all Python frames as the net under it.
 
 The net refuses a recording in which a Python frame ran that is neither instrumented nor the library's: C code called
 back into Python where no hook saw it.
@@ -6,7 +6,6 @@ back into Python where no hook saw it.
 
 from __future__ import annotations
 
-import ctypes
 import enum
 import functools
 import gc
@@ -15,81 +14,16 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any
 
-from tracejit.runtime import engine
 from tracejit.trace import calls
 from tracejit.trace import hooks as hooks  # fills the table of hooks
 from tracejit.trace.domain import is_library, is_recorder
 from tracejit.trace.instrument import is_instrumented
 from tracejit.trace.recorder import Recorder, active, opened
+from tracejit.trace.watch import Watcher, tower
 
 __all__ = ["run"]
-
-
-_SLOTS = 4096
-# int profile(PyObject *(table, ask), PyFrameObject *frame, int what, PyObject *): asks about frames of unknown code.
-# A recording of one train step is 300 000 events; as a Python function this was two thirds of its time.
-_TEXT = f"""
-declare ptr @PyFrame_GetCode(ptr)
-declare void @Py_DecRef(ptr)
-declare ptr @PyTuple_GetItem(ptr, i64)
-declare ptr @PyLong_AsVoidPtr(ptr)
-declare ptr @PyObject_CallOneArg(ptr, ptr)
-
-define i32 @tj_net(ptr %self, ptr %frame, i32 %what, ptr %arg) nounwind {{
-entry:
-  %is.call = icmp eq i32 %what, 0
-  br i1 %is.call, label %call, label %fine
-call:
-  %code = call ptr @PyFrame_GetCode(ptr %frame)
-  call void @Py_DecRef(ptr %code)
-  %table.o = call ptr @PyTuple_GetItem(ptr %self, i64 0)
-  %table = call ptr @PyLong_AsVoidPtr(ptr %table.o)
-  %key = ptrtoint ptr %code to i64
-  %start = lshr i64 %key, 4
-  br label %probe
-probe:
-  %h = phi i64 [ %start, %call ], [ %h.next, %next ]
-  %slot = and i64 %h, {_SLOTS - 1}
-  %slot.p = getelementptr i64, ptr %table, i64 %slot
-  %found = load i64, ptr %slot.p
-  %hit = icmp eq i64 %found, %key
-  br i1 %hit, label %fine, label %other
-other:
-  %free = icmp eq i64 %found, 0
-  br i1 %free, label %ask, label %next
-next:
-  %h.next = add i64 %h, 1
-  br label %probe
-ask:
-  %ask.o = call ptr @PyTuple_GetItem(ptr %self, i64 1)
-  %answer = call ptr @PyObject_CallOneArg(ptr %ask.o, ptr %frame)
-  %failed = icmp eq ptr %answer, null
-  br i1 %failed, label %error, label %answered
-answered:
-  call void @Py_DecRef(ptr %answer)
-  br label %fine
-error:
-  ret i32 -1
-fine:
-  ret i32 0
-}}
-"""
-
-
-@cache
-def _native() -> tuple[Any, int]:
-    """(the code, the address of the profile function)"""
-    code = engine.compile(_TEXT)
-    return code, code.address("tj_net")
-
-
-def _set_profile(function: int | None, argument: Any) -> None:
-    set_profile: Any = ctypes.pythonapi.PyEval_SetProfile
-    set_profile.argtypes, set_profile.restype = (ctypes.c_void_p, ctypes.c_void_p), None
-    set_profile(function, None if argument is None else id(argument))
 
 
 class Net:
@@ -98,55 +32,44 @@ class Net:
     def __init__(self, r: Recorder) -> None:
         self.r = r
         self.known: dict[int, bool] = {}  # id of code object -> fine wherever it is called
-        self.fine = (ctypes.c_int64 * _SLOTS)()  # the fine ones again, hashed by address
-        self.count = 0
-        self.argument = (ctypes.addressof(self.fine), self.seen)
+        self.watcher = Watcher(self.seen, self.too_deep)
 
     def open(self) -> None:
         """Start watching this thread."""
-        _set_profile(_native()[1], self.argument)
-
-    def close(self) -> None:
-        """Stop watching."""
-        _set_profile(None, None)
+        if not tower.open(self.watcher):
+            self.r.refuse("nothing is left to watch this thread by: other threads record, or other tools monitor")
 
     def unwatched(self, f: Callable[..., Any], *args: Any) -> Any:
         """f(*args), our own work."""
-        self.close()
+        paused = tower.pause()
         try:
             return f(*args)
         finally:
-            self.open()
+            tower.resume(paused)
 
-    def seen(self, frame: types.FrameType) -> None:
-        """A frame starts whose code is not in the table."""
-        code, known = frame.f_code, self.known
-        if (fine := known.get(id(code))) is None:
-            name = frame.f_globals.get("__name__")
-            fine = known[id(code)] = (
+    def seen(self, code: types.CodeType, globals: Any, above: types.FrameType | None) -> bool:
+        """A frame starts: whether its code is fine wherever it is called."""
+        if self.is_fine(code, globals):
+            return True
+        while above is not None and not self.is_fine(above.f_code, above.f_globals):
+            above = above.f_back  # NumPy's and the standard library's own frames are fine right below our library
+        if above is None or not is_library(above.f_globals.get("__name__")) or not _is_support(globals.get("__name__")):
+            self.r.refuse(f"Python code ran unseen: {code.co_qualname}")
+        return False
+
+    def is_fine(self, code: types.CodeType, globals: Any) -> bool:
+        """Whether code is instrumented, or the library's or the recorder's own."""
+        if (fine := self.known.get(id(code))) is None:
+            name = globals.get("__name__")
+            fine = self.known[id(code)] = (
                 is_instrumented(code) or is_library(name) or is_recorder(name) or _is_ours(name) or code in _PURE
             )
             self.r.keep.append(code)
-            if fine and self.count < _SLOTS // 2:
-                self._add(id(code))
-        if fine:
-            return
-        above: Any = frame.f_back  # NumPy's and the standard library's own frames are fine right below our library
-        while above is not None and not known.get(id(above.f_code), False):
-            above = above.f_back
-        if (
-            above is None
-            or not is_library(above.f_globals.get("__name__"))
-            or not _is_support(frame.f_globals.get("__name__"))
-        ):
-            self.r.refuse(f"Python code ran unseen: {code.co_qualname}")
+        return fine
 
-    def _add(self, key: int) -> None:
-        slot = key >> 4
-        while self.fine[slot % _SLOTS]:
-            slot += 1
-        self.fine[slot % _SLOTS] = key
-        self.count += 1
+    def too_deep(self) -> None:
+        """The stack has no room for a recording."""
+        self.r.refuse("calls go too deep to be recorded")
 
 
 _SUPPORT = frozenset(
@@ -220,6 +143,7 @@ class _Alone:
         if self.recordings and mine is None:
             self.restore()
         self.lock, self.recordings = threading.RLock(), set() if mine is None else {mine}
+        tower.in_child()
 
 
 _alone = _Alone()
@@ -229,17 +153,14 @@ if hasattr(os, "register_at_fork"):
 
 def run(r: Recorder, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, net: bool) -> Any:
     """f(*args, **kwargs) inside recording r, with the net under it or not."""
-    profile = sys.getprofile()
     r.invoke = functools.partial(calls.call, r)
     watch = Net(r) if net else None
     if watch is not None:
         r.unwatched = watch.unwatched
-        _native()
 
     def put_back() -> None:
         if watch is not None:
-            watch.close()
-            sys.setprofile(profile)
+            tower.close()
         if active() is r:  # nobody records inside a recording, so there was none before
             opened(None).__enter__()
         _alone.leave(r)
@@ -258,4 +179,4 @@ def run(r: Recorder, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
         r.__dict__.pop("invoke", None)  # cycles would keep what the recording saw alive
         r.__dict__.pop("unwatched", None)
         if watch is not None:
-            watch.__dict__.pop("argument", None)
+            watch.__dict__.pop("watcher", None)
