@@ -14,7 +14,18 @@ from math import inf
 from tracejit.codegen.llvm import vectormath
 from tracejit.codegen.llvm.matmul import Call, blocks, kernel, round_up
 from tracejit.codegen.llvm.text import Function, Module, Value, f32, i32, i64, ptr
-from tracejit.codegen.llvm.tile import ACCUMULATE, Tiling, call_tile, pack_symbol, pack_text, tiles_text, tiling
+from tracejit.codegen.llvm.tile import (
+    ACCUMULATE,
+    Tiling,
+    call_tile,
+    pack_symbol,
+    pack_text,
+    tell,
+    tell_strides,
+    tiles_text,
+    tiling,
+    told,
+)
 from tracejit.records import dataclass
 
 __all__ = ["Heads", "kernel_texts", "plan"]
@@ -151,12 +162,15 @@ def _multiply(f: Function, t: Tiling, places: Sequence[Value], shape: Sequence[V
     tiles = (rows + t.rows - 1) // t.rows
     base = rows // tiles
     extra = rows - base * tiles
+    whole = f.value(t.columns, i64)
+    tile = told(f, t, k=k, b_k=whole, c_row=c_row, columns=whole, flags=flags)
+    tell_strides(f, t, tile, a_row, a_k)
     with f.loop(0, columns, t.columns) as j, f.loop(0, tiles) as i:
         row = i * base + f.minimum(i, extra)
-        count = base + (i < extra).cast(i64)
+        tell(f, tile, b=f.element(panels, j * k, f32))
         call_tile(
-            f, t, count, k, f.element(a, row * a_row, f32), a_row, a_k, f.element(panels, j * k, f32),
-            f.value(t.columns, i64), f.element(c, row * c_row + j, f32), c_row, f.value(t.columns, i64), flags, c,
+            f, t, base + (i < extra).cast(i64), tile, f.element(a, row * a_row, f32),
+            f.element(c, row * c_row + j, f32),
         )  # fmt: skip
 
 

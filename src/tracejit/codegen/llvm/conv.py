@@ -23,13 +23,18 @@ from tracejit.codegen.llvm.matmul import Call, blocks, kernel, round_up
 from tracejit.codegen.llvm.text import OUTER, Function, Module, Slots, Type, Value, i64, ptr
 from tracejit.codegen.llvm.tile import (
     ACCUMULATE,
+    BIAS,
+    BIAS_ROWS,
     Tiling,
     call_tile,
-    define_tile,
     epilogue,
     pack_symbol,
     pack_text,
+    tell,
+    tell_rows,
+    tiles_text,
     tiling,
+    told,
 )
 from tracejit.records import dataclass
 
@@ -156,7 +161,9 @@ _INTEGERS = (
     *("p_n", "p_c", "p_d", "p_h"),  # strides of the padded copy; its last axis is contiguous
     *("copied", "phases", "phase", "copy_size"),
     *("images", "chunks", "parts", "part", "kb", "group", "run", "run_stride", "epilogue"),
-    *("at_kx", "at_kw", "at_rows", "at_places", "at_pieces", "at_panel", "at_c", "at_copy"),  # bytes into scratch
+    *(
+        f"at_{area}" for area in ("kx", "kw", "steps", "rows", "places", "pieces", "panel", "c", "bias", "copy")
+    ),  # bytes into scratch
 )
 
 _CHUNK = 200_000  # floating-point operations worth waking another thread for
@@ -166,13 +173,12 @@ _COPY_BYTES = 512 << 10  # of padded images at a time: they should stay in the s
 def kernel_texts(dtype: str, vector_bits: int) -> tuple[str, ...]:
     """LLVM modules of the kernels for f32 or f64."""
     module, t = Module(), tiling(dtype, vector_bits)
-    for rows in range(1, t.rows + 1):
-        define_tile(module, t, rows, bias_along="columns", indexed=True, attributes="internal nounwind")
     _define_k_tables(module)
+    _define_steps(module)
     _define_copy(module, t)
     _define_conv(module, t, f"conv_{dtype}")
     _define_rows(module, t, f"conv_rows_{dtype}")
-    return module.text(), pack_text(dtype, vector_bits)
+    return module.text(), tiles_text(dtype, vector_bits), pack_text(dtype, vector_bits)
 
 
 def plan(dtype: str, v: Convolution, vector_bits: int, flags: int = 0) -> Call:
@@ -241,11 +247,13 @@ def _plan_columns(dtype: str, v: Convolution, t: Tiling, flags: int) -> Call:
     values |= {
         "copied": int(copied), "copy_size": images * image, "p_n": image, "images": images, "chunks": chunks,
         "parts": parts, "part": part, "kb": kb, "group": group, "run": 1, "run_stride": 0,
-        "epilogue": flags,
+        "epilogue": flags | (BIAS_ROWS if flags & BIAS else 0),
     }  # fmt: skip
     scratch = _scratch(values, {
-        "kx": 8 * k, "kw": 8 * k, "rows": 8 * v.o, "places": 8 * columns, "pieces": 8 * _record(t) * panels,
+        "kx": 8 * k + 64, "kw": 8 * k + 64, "steps": 8 * k + 64, "rows": 0, "places": 8 * columns,
+        "pieces": 8 * _record(t) * panels,
         "panel": (group * kb + 2) * t.columns * size, "c": group * v.o * t.columns * size,
+        "bias": v.o * t.columns * size if flags & BIAS else 0,
         "copy": (images * image + 4 * t.columns) * size if copied else 0,
     })  # fmt: skip
     extent = v.g * chunks * parts if v.o and v.n and values["pixels"] else 0
@@ -272,8 +280,9 @@ def _plan_rows(dtype: str, v: Convolution, t: Tiling, flags: int) -> Call:
         else v.window[2], "run_stride": v.w[5], "epilogue": flags,
     }  # fmt: skip
     scratch = _scratch(values, {
-        "kx": 8 * k, "kw": 8 * k, "rows": 8 * part * pixels, "places": 0, "pieces": 0,
-        "panel": (kb * o + 2 * t.columns) * size, "c": part * pixels * o * size,
+        "kx": 8 * k + 64, "kw": 8 * k + 64, "steps": 8 * k + 64, "rows": 8 * (part * pixels + t.rows),
+        "places": 0, "pieces": 0,
+        "panel": (kb * o + 2 * t.columns) * size, "c": part * pixels * o * size, "bias": 0,
         "copy": (part * images * values["p_c"] + 4 * t.columns) * size if pads else 0,
     })  # fmt: skip
     extent = v.g * values["chunks"] if v.o and v.n and pixels else 0
@@ -319,6 +328,16 @@ def _define_k_tables(module: Module) -> None:
             in_w = c * s["w_c"] + qd * s["w_d"] + qh * s["w_h"] + qw * s["w_w"]
             f.store(in_x + column, f.element(kx, index, i64))
             f.store(in_w, f.element(kw, index, i64))
+    f.ret()
+
+
+def _define_steps(module: Module) -> None:
+    """steps[k] = places[k + 1] - places[k], for the operand that the tile broadcasts: kx or kw."""
+    f, s = _part(module, "fill_steps", {"places": ptr})
+    places, steps, vector = s["places"], _area(f, s, "steps"), i64.wide(4)
+    with f.loop(0, s["k"], 4) as k:  # tables have room for whole vectors
+        here, there = (f.load(vector, f.element(places, k + i, i64)) for i in range(2))
+        f.store(there - here, f.element(steps, k, i64))
     f.ret()
 
 
@@ -411,8 +430,7 @@ def _define_conv(module: Module, t: Tiling, name: str) -> None:
     f, s = kernel(module, name, _POINTERS, _INTEGERS, OUTER)
     args = f.args[0], s["scratch"]
     f.call("fill_k_tables", None, *args, s["c"])
-    with f.loop(0, s["o"]) as o:
-        f.store(o * s["w_o"], f.element(_area(f, s, "rows"), o, i64))
+    f.call("fill_steps", None, *args, _area(f, s, "kw"))
     f.call("fill_columns", None, *args)
     copied = s["copied"].ne(0)
     with f.when(copied):
@@ -430,9 +448,11 @@ def _define_conv(module: Module, t: Tiling, name: str) -> None:
         source = copied.select(_area(f, s, "copy"), x)
         w = f.element(s["w"], g * s["w_g"], t.scalar)
         y = f.element(s["y"], n0 * s["y_n"] + g * s["y_g"], t.scalar)
-        bias = f.element(s["bias"], g * s["o"], t.scalar)
+        with f.when((s["epilogue"] & BIAS).ne(0)), f.loop(0, s["o"]) as o:
+            one = f.load(t.scalar, f.element(s["bias"], g * s["o"] + o, t.scalar))
+            f.store(one.splat(t.columns), f.element(_area(f, s, "bias"), o * t.columns, t.scalar))
         with f.loop(first, last, s["group"] * t.columns) as j:
-            f.call("group", None, *args, source, w, y, bias, j, f.minimum(last, j + s["group"] * t.columns))
+            f.call("group", None, *args, source, w, y, j, f.minimum(last, j + s["group"] * t.columns))
     f.ret()
 
 
@@ -476,23 +496,29 @@ def _define_columns(module: Module, t: Tiling) -> None:
 
 def _define_group(module: Module, t: Tiling) -> None:
     """Columns j0..j1, at most a group of panels: for each block of k gather their patches, then multiply."""
-    f, s = _part(module, "group", {"source": ptr, "w": ptr, "y": ptr, "bias": ptr, "j0": i64, "j1": i64})
-    source, w, y, bias, j0, j1 = f.args[2:]
-    rows, places, panels, corner = (_area(f, s, a) for a in ("rows", "places", "panel", "c"))
-    kx, kw, kb = _area(f, s, "kx"), _area(f, s, "kw"), s["kb"]
+    f, s = _part(module, "group", {"source": ptr, "w": ptr, "y": ptr, "j0": i64, "j1": i64})
+    source, w, y, j0, j1 = f.args[2:]
+    places, panels, corner, bias = (_area(f, s, a) for a in ("places", "panel", "c", "bias"))
+    (kx, kw, steps), kb = (_area(f, s, a) for a in ("kx", "kw", "steps")), s["kb"]
     o = s["o"]
     tiles = (o + t.rows - 1) // t.rows
     base = o // tiles
     extra = o - base * tiles
+    tile = told(f, t, a_step=f.value(1, i64), b_k=f.value(t.columns, i64))
+    tell_rows(f, tile, (s["w_o"] * r for r in range(1, t.rows)))
     with f.loop(0, f.maximum(s["k"], 1), kb) as k0:
         kc = f.minimum(s["k"] - k0, kb)
         flags = (k0 > 0).select(ACCUMULATE, 0 * k0) | (k0 + kc >= s["k"]).select(s["epilogue"], 0 * k0)
         with f.loop(j0, j1, t.columns) as j:
             panel = f.element(panels, (j - j0) * kb, t.scalar)
             f.call("gather", None, f.args[0], s["scratch"], source, panel, j, j1 - j, f.element(kx, k0, i64), kc)
+        first = f.element(w, f.load(i64, f.element(kw, k0, i64)), t.scalar)
+        tell(f, tile, k=kc, a_k=f.element(steps, k0, i64), flags=flags)
         with f.loop(0, tiles) as i:
             row = i * base + f.minimum(i, extra)
             count = base + (i < extra).cast(i64)
+            a = f.element(first, row * s["w_o"], t.scalar)
+            tell(f, tile, bias=f.element(bias, row * t.columns, t.scalar))
             with f.loop(j0, j1, t.columns) as j:
                 valid = f.minimum(j1 - j, t.columns)
                 place = f.load(i64, f.element(places, j, i64))
@@ -501,11 +527,8 @@ def _define_group(module: Module, t: Tiling) -> None:
                 aside = f.element(corner, (j - j0) * o + row * t.columns, t.scalar)
                 c = direct.select(in_y, aside)
                 c_row = direct.select(s["y_o"], t.columns)
-                call_tile(
-                    f, t, count, kc, w, f.element(rows, row, i64), f.element(kw, k0, i64),
-                    f.element(panels, (j - j0) * kb, t.scalar), f.value(t.columns, i64),
-                    c, c_row, valid, flags, f.element(bias, row, t.scalar), indexed=True,
-                )  # fmt: skip
+                tell(f, tile, b=f.element(panels, (j - j0) * kb, t.scalar), c_row=c_row, columns=valid)
+                call_tile(f, t, count, tile, a, c)
     f.call("spread", None, f.args[0], s["scratch"], y, j0, j1)
     f.ret()
 
@@ -576,6 +599,7 @@ def _define_rows(module: Module, t: Tiling, name: str) -> None:
     f, s = kernel(module, name, _POINTERS, _INTEGERS)
     args = f.args[0], s["scratch"]
     f.call("fill_k_tables", None, *args, s["images"])
+    f.call("fill_steps", None, *args, _area(f, s, "kx"))
     f.call("fill_rows", None, *args)
     copied = s["copied"].ne(0)
     with f.when(copied):
@@ -640,26 +664,29 @@ def _rows(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...]) 
     """Add the sums over k0 .. k0 + depth to the corner: blocks of k, panels of w in each."""
     source, w, k0, depth, rows, wide = args
     panels, corner, table = _area(f, s, "panel"), _area(f, s, "c"), _area(f, s, "rows")
-    kx, kb, o = _area(f, s, "kx"), s["kb"], s["o"]
+    kx, steps, kb, o = _area(f, s, "kx"), _area(f, s, "steps"), s["kb"], s["o"]
     tiles = (rows + t.rows - 1) // t.rows
     base = rows // tiles
     extra = rows - base * tiles
+    whole = f.value(t.columns, i64)
+    tile = told(f, t, a_step=f.value(1, i64), b_k=whole, c_row=wide, columns=whole)
     with f.loop(0, f.maximum(depth, 1), kb) as b0:
         kc, k = f.minimum(depth - b0, kb), k0 + b0
         flags = (k > 0).select(ACCUMULATE, 0 * k)
+        first = f.element(source, f.load(i64, f.element(kx, k, i64)), t.scalar)
         with f.loop(0, o, t.columns) as j:
             _pack_runs(
                 f, t, s, (f.element(panels, j * kb, t.scalar), f.element(w, j * s["w_o"], t.scalar), o - j, k, kc)
             )
+        tell(f, tile, k=kc, a_k=f.element(steps, k, i64), flags=flags)
         with f.loop(0, o, t.columns) as j, f.loop(0, tiles) as i:
+            tell(f, tile, b=f.element(panels, j * kb, t.scalar))
             row = i * base + f.minimum(i, extra)
             count = base + (i < extra).cast(i64)
-            call_tile(
-                f, t, count, kc, source, f.element(table, row, i64), f.element(kx, k, i64),
-                f.element(panels, j * kb, t.scalar), f.value(t.columns, i64),
-                f.element(corner, row * wide + j, t.scalar), wide, f.value(t.columns, i64), flags, s["bias"],
-                indexed=True,
-            )  # fmt: skip
+            at, *others = (f.load(i64, f.element(table, row + r, i64)) for r in range(t.rows))
+            tell_rows(f, tile, (other - at for other in others))
+            a = f.element(first, at, t.scalar)
+            call_tile(f, t, count, tile, a, f.element(corner, row * wide + j, t.scalar))
 
 
 def _pack_runs(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...]) -> None:

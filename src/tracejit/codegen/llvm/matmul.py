@@ -24,8 +24,11 @@ from tracejit.codegen.llvm.tile import (
     define_pack,
     pack_symbol,
     pack_text,
+    tell,
+    tell_strides,
     tiles_text,
     tiling,
+    told,
 )
 from tracejit.records import dataclass
 
@@ -256,10 +259,13 @@ def _define_region(module: Module, t: Tiling) -> None:
     mb, nb, kb, pack_a, pack_b, b_offset, epilogue = sizes
     b_panels = f.offset(scratch, b_offset)
     packs_a, packs_b, is_ready = pack_a.ne(0), pack_b.eq(1), pack_b.eq(_READY)
+    tile = told(f, t, c_row=cm)
+    tell_strides(f, t, tile, packs_a.select(1, am), packs_a.select(t.rows, ak))
     with f.loop(n0, n1, nb) as jc, f.loop(0, f.maximum(k, 1), kb) as pc:
         nc, kc = f.minimum(n1 - jc, nb), f.minimum(k - pc, kb)
         flags = (pc > 0).select(ACCUMULATE, 0 * pc) | (pc + kc >= k).select(epilogue, 0 * pc)
         b_block = f.element(b, pc * bk + jc * bn, t.scalar)
+        tell(f, tile, k=kc, flags=flags)
         # Without packing only a last, partial panel is copied, so that whole vectors can be read everywhere.
         whole = nc - nc % t.columns
         first = is_ready.select(nc, packs_b.select(0, whole))
@@ -282,6 +288,7 @@ def _define_region(module: Module, t: Tiling) -> None:
                 )
                 b_tile = is_ready.select(f.element(b, (jc + j) * k + pc * t.columns, t.scalar), b_tile)
                 b_k = (packed | is_ready).select(t.columns, bk)
+                tell(f, tile, b=b_tile, b_k=b_k, columns=nc - j, bias=f.element(bias, jc + j, t.scalar))
                 following = f.element(b_tile, kc * t.columns, t.scalar)
                 with f.loop(0, tiles) as i:
                     with f.loop(i * share, f.minimum(i * share + share, kc)) as r:
@@ -291,10 +298,8 @@ def _define_region(module: Module, t: Tiling) -> None:
                     a_tile = packs_a.select(
                         f.element(scratch, i * kc * t.rows, t.scalar), f.element(a_block, row * am, t.scalar)
                     )
-                    a_row, a_k = packs_a.select(1, am), packs_a.select(t.rows, ak)
                     c_tile = f.element(c, (ic + row) * cm + jc + j, t.scalar)
-                    bias_tile = f.element(bias, jc + j, t.scalar)
-                    call_tile(f, t, rows, kc, a_tile, a_row, a_k, b_tile, b_k, c_tile, cm, nc - j, flags, bias_tile)
+                    call_tile(f, t, rows, tile, a_tile, c_tile)
     f.ret()
 
 

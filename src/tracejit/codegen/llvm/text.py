@@ -395,6 +395,11 @@ class Function:
         """The scalar or vector at an address aligned for the scalar."""
         return self.emit(f"load {type}, ptr {address.name}, align {type.bytes}", type)
 
+    def room(self, type: Type, count: int) -> Value:
+        """Address of that many elements on the stack, taken once as the function is entered."""
+        with self.writing(self.top):
+            return self.emit(f"alloca [{count} x {type}], align 16", ptr)
+
     def store(self, value: Value, address: Value) -> None:
         """Write to an address aligned for the scalar."""
         self.line(f"store {value.type} {value.name}, ptr {address.name}, align {value.type.bytes}")

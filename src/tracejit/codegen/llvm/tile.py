@@ -3,9 +3,10 @@
     C[rows, columns] (+)= A[rows, k] B[k, columns]        rows <= 6, columns = 2 vectors on AVX2
 
 For every k one row of B is `vectors` vector loads and each row of A one broadcast; the tile itself never leaves the
-registers until k is done. A is read through any two strides, so it may be packed, plain or transposed; rows of B must
-be contiguous, so B is packed into panels of `columns` unless it lies that way already. Packing repeats the last valid
-row or column in place of missing ones: tile lanes do not mix, and those lanes are never stored.
+registers until k is done. A is read where its rows begin and by steps from k to k, so it may be packed, plain,
+transposed or patches of an image; rows of B must be contiguous, so B is packed into panels of `columns` unless it lies
+that way already. Packing repeats the last valid row or column in place of missing ones: tile lanes do not mix, and
+those lanes are never stored.
 
 Each element of C is one chain of fused multiply-adds over k, whatever tile it falls into: results do not depend on
 how the work was split. A finished tile may go through an epilogue before it is stored: a bias is added, then relu
@@ -16,15 +17,15 @@ What several library modules call is compiled once, in modules of its own: `tile
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 from tracejit.codegen.llvm.text import Function, Module, Type, Value, i64, of, ptr
 from tracejit.records import dataclass
 
 __all__ = [
-    "ACCUMULATE", "BIAS", "RELU", "Tiling", "call_tile", "define_pack", "define_tile", "epilogue", "pack_symbol",
-    "pack_text", "tile_symbol", "tiles_text", "tiling",
+    "ACCUMULATE", "BIAS", "BIAS_ROWS", "RELU", "Tiling", "call_tile", "define_pack", "epilogue", "pack_symbol",
+    "pack_text", "tell", "tell_rows", "tell_strides", "tile_symbol", "tiles_text", "tiling", "told",
 ]  # fmt: skip
 
 
@@ -72,8 +73,9 @@ def tiling(dtype: str, vector_bits: int) -> Tiling:
 
 # Flags of a tile call.
 ACCUMULATE = 1  # C holds the sum over earlier k
-BIAS = 2  # this is the last of k: add a bias,
+BIAS = 2  # this is the last of k: add a bias[n],
 RELU = 4  # and set to zero what is below
+BIAS_ROWS = 8  # bias[m, n] instead, where a row has the columns of a whole tile
 
 
 def epilogue(f: Function, flags: Value, xs: Sequence[Value], biases: Callable[[], Sequence[Value]]) -> list[Value]:
@@ -85,9 +87,14 @@ def epilogue(f: Function, flags: Value, xs: Sequence[Value], biases: Callable[[]
     return bent.carry
 
 
-def tile_symbol(t: Tiling, rows: int, *, indexed: bool = False) -> str:
+def tile_symbol(t: Tiling, rows: int) -> str:
     """The symbol of the micro-kernel of `rows` rows."""
-    return f"tj_tile{rows}_{t.dtype}{'_indexed' if indexed else ''}"
+    return f"tj_tile{rows}_{t.dtype}"
+
+
+def _finish_symbol(t: Tiling) -> str:
+    """The symbol of `_define_finish`'s function."""
+    return f"tj_finish_{t.dtype}"
 
 
 def pack_symbol(t: Tiling, width: int) -> str:
@@ -97,10 +104,11 @@ def pack_symbol(t: Tiling, width: int) -> str:
 
 @cache
 def tiles_text(dtype: str, vector_bits: int) -> str:
-    """LLVM text of the micro-kernels of all numbers of rows that read A by two strides; the bias lies along rows."""
+    """LLVM text of the micro-kernels of all numbers of rows."""
     module, t = Module(), tiling(dtype, vector_bits)
     for rows in range(1, t.rows + 1):
-        define_tile(module, t, rows, bias_along="rows")
+        _define_tile(module, t, rows)
+    _define_finish(module, t)
     return module.text()
 
 
@@ -112,22 +120,69 @@ def pack_text(dtype: str, vector_bits: int) -> str:
     return module.text()
 
 
-def define_tile(
-    module: Module, t: Tiling, rows: int, *, bias_along: str, indexed: bool = False, attributes: str = "nounwind"
-) -> None:
-    """Define the micro-kernel of `rows` rows. Strides count elements.
+_UNROLL = 4  # k in a turn of the inner loop
 
-    In its epilogue the bias lies along "rows" (bias[n]) or "columns" (bias[m]) of C, as `bias_along` says.
-    An `indexed` kernel finds A[r, k] at a[a_row[r] + a_k[k]] by two tables of i64, where the plain one has two strides.
-    """
-    way = ptr if indexed else i64
-    args = {"k": i64, "a": ptr, "a_row": way, "a_k": way, "b": ptr, "b_k": i64}
-    args |= {"c": ptr, "c_row": i64, "columns": i64, "flags": i64, "bias": ptr}
-    f = module.function(tile_symbol(t, rows, indexed=indexed), None, args, attributes)
-    k, a, a_row, a_k, b, b_k, c, c_row, columns, flags, bias = f.args
+# What micro-kernels are told in memory, once for many calls. Arguments are only where A and C begin: pushing
+# ten more took 3 % of a product with k = 16.
+_TOLD = {
+    "k": i64,  # how many
+    "a_k": ptr,  # how far it is from each k of A to the next,
+    "a_step": i64,  # by a table (1), or one stride (0), said _UNROLL times
+    "b": ptr,
+    "b_k": i64,
+    "c_row": i64,
+    "columns": i64,  # of C that are valid, from the tile's first on
+    "flags": i64,
+    "bias": ptr,
+}
+_STRIDE = len(_TOLD)  # room for a stride
+_ROWS = _STRIDE + _UNROLL  # how far rows of A lie from the tile's first, from the second row on
+
+
+def told(f: Function, t: Tiling, **values: Value) -> Value:
+    """Memory for what micro-kernels are told, with some of it."""
+    memory = f.room(i64, _ROWS + t.rows - 1)
+    tell(f, memory, **values)
+    return memory
+
+
+def tell(f: Function, told: Value, **values: Value) -> None:
+    """Write some of what micro-kernels are told."""
+    for name, value in values.items():
+        f.store(value, _told_at(f, told, name))
+
+
+def tell_rows(f: Function, told: Value, offsets: Iterable[Value]) -> None:
+    """Tell where rows of A begin after a tile's first one."""
+    for r, offset in enumerate(offsets):
+        f.store(offset, f.element(told, _ROWS + r, i64))
+
+
+def tell_strides(f: Function, t: Tiling, told: Value, a_row: Value, a_k: Value) -> None:
+    """Tell that A is read by two strides."""
+    stride = f.element(told, _STRIDE, i64)
+    for i in range(_UNROLL):
+        f.store(a_k, f.element(stride, i, i64))
+    tell(f, told, a_k=stride, a_step=f.value(0, i64))
+    tell_rows(f, told, (a_row * r for r in range(1, t.rows)))
+
+
+def _told_at(f: Function, told: Value, name: str) -> Value:
+    return f.element(told, list(_TOLD).index(name), i64)
+
+
+def _ask(f: Function, told: Value, *names: str) -> list[Value]:
+    return [f.load(_TOLD[name], _told_at(f, told, name)) for name in names]
+
+
+def _define_tile(module: Module, t: Tiling, rows: int) -> None:
+    """Define the micro-kernel of `rows` rows: `tile(told, a, c)`. Strides count elements."""
+    f = module.function(tile_symbol(t, rows), None, {"told": ptr, "a": ptr, "c": ptr})
+    told, a, c = f.args
+    k, way, a_step, b, b_k, c_row = _ask(f, told, "k", "a_k", "a_step", "b", "b_k", "c_row")
     # Opaque, or every row's address is made from the one before it: a chain of additions as long as the arithmetic.
-    offsets = [f.load(i64, f.element(a_row, r, i64)) if indexed else a_row * r for r in range(rows)]
-    starts = [f.opaque(f.element(a, offset, t.scalar)) for offset in offsets]
+    offsets = [f.load(i64, f.element(told, _ROWS + r, i64)) for r in range(rows - 1)]
+    starts = [a, *(f.opaque(f.element(a, offset, t.scalar)) for offset in offsets)]
     # C is met last, far from the tile before: asked for now, it is there by then.
     for r in range(rows):
         f.prefetch(f.element(c, c_row * r if r else 0, t.scalar), is_write=True)
@@ -142,56 +197,89 @@ def define_tile(
             out += [f.fma(x, y, tile[r * t.vectors + v]) for v, y in enumerate(b_vectors)]
         return out
 
-    unroll = 4
-    main = k & -unroll
-    carry = [a_k if indexed else f.value(0, i64), b, *tile]
-    for lo, hi, times in ((f.value(0, i64), main, unroll), (main, k, 1)):
+    main = k & -_UNROLL
+    carry = [f.value(0, i64), way, b, *tile]
+    for lo, hi, times in ((f.value(0, i64), main, _UNROLL), (main, k, 1)):
         with f.carrying(lo, hi, carry, times) as loop:
-            at, row, *tile = loop.carry
-            for _ in range(times):
-                tile = step(tile, f.load(i64, at) if indexed else at, row)
-                at = f.element(at, 1, i64) if indexed else f.opaque(at + a_k)
+            at, way, row, *tile = loop.carry
+            for i in range(times):
+                tile = step(tile, at, row)
+                at = f.opaque(at + f.load(i64, f.element(way, i, i64)))
                 row = f.element(row, b_k, t.scalar)
-            loop.carry = [at, row, *tile]
+            loop.carry = [at, f.element(way, a_step * times, i64), row, *tile]
         carry = loop.carry
-    _finish_tile(f, t, bias_along, carry[2:], (c, c_row, columns, flags, bias))
+    _store_tile(f, t, carry[3:], told, c)
     f.ret()
 
 
-def _finish_tile(f: Function, t: Tiling, bias_along: str, tile: Sequence[Value], args: Sequence[Value]) -> None:
-    """Add what C holds if asked, run the epilogue if asked, and store, within the valid columns."""
-    c, c_row, columns, flags, bias = args
+def _store_tile(f: Function, t: Tiling, tile: Sequence[Value], told: Value, c: Value) -> None:
+    """Store whole rows, after what the flags ask for; put others aside, where `finish` goes on."""
     rows = len(tile) // t.vectors
+    columns, c_row, flags = _ask(f, told, "columns", "c_row", "flags")
     with f.either(columns >= t.columns) as sides:
-        for full in sides:
-            masks = [] if full else [f.first(columns - v * t.lanes, t.lanes) for v in range(t.vectors)]
-
-            def load(base: Value, v: int, full: bool = full, masks: list[Value] = masks) -> Value:
-                address = f.element(base, v * t.lanes, t.scalar)
-                return f.load(t.vector, address) if full else f.masked_load(t.vector, address, masks[v])
-
-            def store(x: Value, base: Value, v: int, full: bool = full, masks: list[Value] = masks) -> None:
-                address = f.element(base, v * t.lanes, t.scalar)
-                f.store(x, address) if full else f.masked_store(x, address, masks[v])
-
-            def biases(load: Callable[[Value, int], Value] = load) -> list[Value]:
-                if bias_along == "rows":
-                    return [load(bias, v) for v in range(t.vectors)] * rows
-                down = [f.load(t.scalar, f.element(bias, r, t.scalar)).splat(t.lanes) for r in range(rows)]
-                return [down[i // t.vectors] for i in range(len(tile))]
-
-            bases = [f.element(c, c_row * r if r else 0, t.scalar) for r in range(rows)]
-            with f.choose((flags & ACCUMULATE).ne(0), tile) as more:
-                more.carry = [x + load(bases[i // t.vectors], i % t.vectors) for i, x in enumerate(tile)]
-            done = epilogue(f, flags, more.carry, biases)
-            for i, x in enumerate(done):
-                store(x, bases[i // t.vectors], i % t.vectors)
+        for is_whole in sides:
+            if is_whole:
+                places = _places(f, t, c, c_row, rows)
+                with f.choose((flags & ACCUMULATE).ne(0), tile) as more:
+                    more.carry = [x + f.load(t.vector, at) for x, at in zip(tile, places, strict=True)]
+                done = epilogue(f, flags, more.carry, lambda: _biases(f, t, flags, told, rows))
+                for x, at in zip(done, places, strict=True):
+                    f.store(x, at)
+            else:
+                aside = f.room(t.scalar, rows * t.columns)
+                for x, at in zip(tile, _places(f, t, aside, f.value(t.columns, i64), rows), strict=True):
+                    f.store(x, at)
+                f.call(_finish_symbol(t), None, told, aside, f.value(rows, i64), c)
 
 
-def call_tile(f: Function, t: Tiling, rows: Value, *args: Value, indexed: bool = False) -> None:
-    """Call the micro-kernel for a number of rows known at run time."""
+def _places(f: Function, t: Tiling, base: Value, row: Value, rows: int) -> list[Value]:
+    """The addresses of a tile's vectors."""
+    starts = [f.element(base, row * r if r else 0, t.scalar) for r in range(rows)]
+    return [f.element(start, v * t.lanes, t.scalar) for start in starts for v in range(t.vectors)]
+
+
+def _biases(f: Function, t: Tiling, flags: Value, told: Value, rows: int) -> list[Value]:
+    (bias,) = _ask(f, told, "bias")
+    places = _places(f, t, bias, _bias_row(f, t, flags), rows)
+    return [f.load(t.vector, at) for at in places]
+
+
+def _bias_row(f: Function, t: Tiling, flags: Value) -> Value:
+    return (flags & BIAS_ROWS).ne(0).select(t.columns, f.value(0, i64))
+
+
+def _define_finish(module: Module, t: Tiling) -> None:
+    """Define `finish(told, tile, rows, c)`: the rest of the way of a tile into few columns.
+
+    Add what C holds if asked, run the epilogue if asked, and store. It goes vector by vector: in every micro-kernel,
+    all rows at once, this took as many instructions as the sums.
+    """
+    f = module.function(_finish_symbol(t), None, {"told": ptr, "tile": ptr, "rows": i64, "c": ptr})
+    told, tile, rows, c = f.args
+    c_row, columns, flags, bias = _ask(f, told, "c_row", "columns", "flags", "bias")
+    bias_row = _bias_row(f, t, flags)
+    with f.loop(0, columns, t.lanes) as n, f.loop(0, rows) as r:
+        at, at_bias = f.element(c, c_row * r + n, t.scalar), f.element(bias, bias_row * r + n, t.scalar)
+        x = f.load(t.vector, f.element(tile, r * t.columns + n, t.scalar))
+        left = columns - n
+        mask = f.first(left, t.lanes)
+        with f.either(left >= t.lanes) as sides:
+            for full in sides:
+
+                def load(at: Value, full: bool = full) -> Value:
+                    return f.load(t.vector, at) if full else f.masked_load(t.vector, at, mask)
+
+                with f.choose((flags & ACCUMULATE).ne(0), [x]) as more:
+                    more.carry = [x + load(at)]
+                (y,) = epilogue(f, flags, more.carry, lambda load=load: [load(at_bias)])
+                f.store(y, at) if full else f.masked_store(y, at, mask)
+    f.ret()
+
+
+def call_tile(f: Function, t: Tiling, rows: Value, told: Value, a: Value, c: Value) -> None:
+    """Call the micro-kernel for a number of rows known at run time: it reads A from `a` and writes C from `c` on."""
     for n in f.cases(rows, range(1, t.rows + 1)):
-        f.call(tile_symbol(t, n, indexed=indexed), None, *args)
+        f.call(tile_symbol(t, n), None, told, a, c)
 
 
 # ---------------------------------------------------------------- packing

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from tracejit.codegen.llvm.conv import Convolution
 from tracejit.codegen.llvm.matmul import Call, kernel, round_up
 from tracejit.codegen.llvm.text import Function, Module, Value, i1, i64, ptr
-from tracejit.codegen.llvm.tile import Tiling, call_tile, epilogue, tiles_text, tiling
+from tracejit.codegen.llvm.tile import Tiling, call_tile, epilogue, tell, tell_strides, tiles_text, tiling, told
 
 __all__ = ["kernel_texts", "plan"]
 
@@ -138,6 +138,8 @@ def _panels(f: Function, t: Tiling, s: dict[str, Value], args: Sequence[Value]) 
     base = s["o"] // tiles
     extra = s["o"] - base * tiles
     zero, columns = f.value(0, i64), f.value(t.columns, i64)
+    tile = told(f, t, k=s["c"], b_k=columns, c_row=columns, columns=columns, flags=zero)
+    tell_strides(f, t, tile, s["c"], zero + 1)
     with f.loop(0, _PLACES) as place, f.loop(0, tiles) as i:
         o = i * base + f.minimum(i, extra)
         a = f.element(u, (place * s["o"] + o) * s["c"], t.scalar)
@@ -145,7 +147,8 @@ def _panels(f: Function, t: Tiling, s: dict[str, Value], args: Sequence[Value]) 
             b = f.element(v, (p * _PLACES + place) * place_v, t.scalar)
             c = f.element(m, (p * _PLACES + place) * place_m + o * t.columns, t.scalar)
             count_o = base + (i < extra).cast(i64)
-            call_tile(f, t, count_o, s["c"], a, s["c"], zero + 1, b, columns, c, columns, columns, zero, bias)
+            tell(f, tile, b=b)
+            call_tile(f, t, count_o, tile, a, c)
     with f.loop(0, panels) as p:
         for half in range(2):
             number, r, tile = group(p, half)
