@@ -5,9 +5,21 @@ Each is a logger `tracejit.<channel>` of Python's `logging`; without handlers it
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tracejit import config
 
-__all__ = ["note", "opened"]
+if TYPE_CHECKING:
+    from logging import Logger
+
+__all__ = ["logger", "note", "opened"]
+
+
+def logger(channel: str) -> Logger:
+    """What writes to a channel, whoever listens: for what is too grave to be kept to itself."""
+    import logging  # 3 ms that a silent process should not pay
+
+    return logging.getLogger(f"tracejit.{channel}")
 
 
 def opened(channel: str) -> bool:
@@ -18,6 +30,4 @@ def opened(channel: str) -> bool:
 def note(channel: str, message: str, *args: object) -> None:
     """Say something on a channel, if it is open."""
     if opened(channel):
-        import logging  # 3 ms that a silent process should not pay
-
-        logging.getLogger(f"tracejit.{channel}").warning(message, *args)
+        logger(channel).warning(message, *args)

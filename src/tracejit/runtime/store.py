@@ -189,14 +189,26 @@ def put(key: str, data: bytes) -> None:
 @cache
 def sources(folders: tuple[str, ...]) -> str:
     """A digest of this package's modules in `folders`, for keys of what they make; empty where they are no files, or
-    others by now than those that run."""
+    others by now than those that run.
+
+    When and how long they were written tells them apart, and saves reading a megabyte; not where times look as if they
+    were made up, as in archives that are built to be the same each time."""
     root = Path(__file__).parents[1]
-    digest = sha256()
-    found = sorted(file for folder in folders for file in (root / folder).glob("*.py"))
-    if any(file.stat().st_mtime > config.LOADED for file in found):  # edited while we run
+    try:
+        found = sorted(
+            (f"{folder}/{file.name}", status.st_mtime_ns, status.st_size)
+            for folder in folders
+            for file in os.scandir(root / folder)
+            if file.name.endswith(".py") and (status := file.stat())
+        )
+    except OSError:
         return ""
-    for file in found:
-        digest.update(file.read_bytes())
+    if any(time > config.LOADED * 1e9 for _, time, _ in found):  # edited while we run
+        return ""
+    digest = sha256(f"{root} {found}".encode())
+    if any(time % 10**9 == 0 for _, time, _ in found):
+        for name, *_ in found:
+            digest.update((root / name).read_bytes())
     return digest.hexdigest() if found else ""
 
 

@@ -12,7 +12,6 @@ Nothing falls back in silence: every call that ran as plain Python after the fir
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import sys
 import threading
@@ -54,8 +53,6 @@ _BUCKETS = 64
 _ENTRIES = 8  # native entries made for one trace, beside one for every so many hits
 _EXTENTS = 16  # ... where extents are inputs
 _CALLS, _COMPILED = CALLABLE["calls"], CALLABLE["compiled"]
-_log = logging.getLogger("tracejit.fallback")
-_wrong = logging.getLogger("tracejit.verify")
 _OWN = frozenset(
     [
         "function",
@@ -365,7 +362,7 @@ class Compiled(dispatch.Direct):
         words = str(found.mismatch)
         self.history.mismatches[8:] = [words]
         self.note("compiled code differed from plain Python")
-        _wrong.error("%s: compiled code differs from plain Python: %s", self.name, words)
+        logs.logger("verify").error("%s: compiled code differs from plain Python: %s", self.name, words)
 
     def cause(self, call: Call, bucket: Bucket | None, why: str) -> Cause | None:
         """Why a function that has compiled code is compiled again; None where that is not known, or it has none."""
@@ -481,7 +478,8 @@ class Compiled(dispatch.Direct):
             if is_foreign(e):
                 raise
             expected = isinstance(e, (TracejitError, NotImplementedError))
-            _log.log(logging.DEBUG if expected else logging.ERROR, "%s could not be compiled", self.name, exc_info=e)
+            log = logs.logger("fallback")
+            (log.debug if expected else log.error)("%s could not be compiled", self.name, exc_info=e)
             self.refuse(bucket, seen, (Reason(f"the backend cannot compile it: {type(e).__name__}: {e}", None),))
             return
         home, front, buckets = weakref.ref(bucket), self.front, self.buckets

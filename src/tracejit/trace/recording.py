@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import types
 from collections.abc import Callable, Container, Mapping
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tracejit import config
+from tracejit import config, logs
 from tracejit.errors import is_foreign
 from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
@@ -36,7 +35,6 @@ from tracejit.trace.scalars import Memory, Numbers, Source, close, reader
 __all__ = ["Link", "Recording", "record"]
 
 Outcome = tuple[str, Any]
-_log = logging.getLogger("tracejit.fallback")
 
 
 class Link:
@@ -230,7 +228,7 @@ def _closed(
     except Exception as e:  # the call itself is over and right: a mistake of ours must not reach the user as its error
         if is_foreign(e):
             raise
-        _log.exception("recording %s could not be closed", name)
+        logs.logger("fallback").exception("recording %s could not be closed", name)
         r.refuse(f"internal error: {type(e).__name__}: {e}")
     finally:
         here.recorder = None
