@@ -37,13 +37,18 @@ class DType:
     def __getattr__(self, name: str) -> Any:
         if name != "numpy":
             raise AttributeError(f"{self.long} has no attribute {name!r}")
-        object.__setattr__(self, "numpy", np.dtype(importlib.import_module("ml_dtypes").bfloat16))
+        object.__setattr__(self, "numpy", np.dtype(_ml_dtypes().bfloat16))
         return self.numpy
 
     @property
     def itemsize(self) -> int:
         """Bytes of one element."""
         return self.numpy.itemsize
+
+    @property
+    def finfo(self) -> Any:
+        """NumPy's limits of a floating point type: `max`, `eps`, `smallest_normal`, ..."""
+        return _ml_dtypes().finfo(self.numpy) if self is bfloat16 else np.finfo(self.numpy)
 
     @property
     def is_floating_point(self) -> bool:
@@ -65,6 +70,11 @@ class DType:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_by_name, (self.name,))
+
+
+# Any: ml_dtypes ships no types. Importing it takes a twentieth of what compiling a first function does.
+def _ml_dtypes() -> Any:
+    return importlib.import_module("ml_dtypes")
 
 
 float64 = DType("f64", "float64", "f")

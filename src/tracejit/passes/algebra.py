@@ -20,7 +20,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tracejit.ir.dtype import DType, bool_, float32, float64
@@ -404,7 +403,7 @@ def div_by_power_of_two(node: Node) -> Node | None:
     value = scalar(by)
     if value is None or not math.isfinite(value) or math.frexp(value)[0] not in (0.5, -0.5):
         return None
-    fits = ml_dtypes.finfo(node.dtype.numpy)
+    fits = node.dtype.finfo
     if not all(float(fits.smallest_normal) <= math.fabs(v) <= float(fits.max) for v in (value, 1 / value)):
         return None
     return Mul()(x, filled(node, 1 / value))

@@ -427,9 +427,7 @@ def nan_to_num(x: Value, nan: float | None = 0.0, posinf: float | None = None, n
     """x with NaN, +inf and -inf replaced; the infinities by the largest finite values unless given."""
     if not x.type.dtype.is_floating_point:
         return fresh(x)
-    import ml_dtypes
-
-    largest = float(ml_dtypes.finfo(x.type.dtype.numpy).max)
+    largest = float(x.type.dtype.finfo.max)
     y = where(isnan(x), _value(nan or 0.0, x, x.type.dtype), x)
     y = where(isposinf(x), _value(largest if posinf is None else posinf, x, x.type.dtype), y)
     return where(isneginf(x), _value(-largest if neginf is None else neginf, x, x.type.dtype), y)

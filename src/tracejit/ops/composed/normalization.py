@@ -91,9 +91,7 @@ def rms_norm(
     axes = _inner_axes("rms_norm", input, normalized_shape)
     _same_float("rms_norm", input)
     if eps is None:
-        import ml_dtypes
-
-        eps = float(ml_dtypes.finfo(input.type.dtype.numpy).eps)
+        eps = float(input.type.dtype.finfo.eps)
     x = _wide(input)
     n = product(tuple(x.type.shape[i] for i in axes))
     scale = rsqrt(ReduceSum(axes)(x * x) / n + eps)
