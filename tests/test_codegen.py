@@ -13,6 +13,7 @@ import tracejit.ops as ops
 from tracejit import config
 from tracejit.codegen.compile import Executable, build
 from tracejit.codegen.llvm.cut import Cut
+from tracejit.codegen.llvm.text import Module, i64, ptr
 from tracejit.codegen.result import Miss
 from tracejit.errors import BackendError
 from tracejit.ir import dtype as dt
@@ -499,3 +500,18 @@ def test_a_long_chain_is_scheduled_without_recursion() -> None:
         return y
 
     check(f, normal(10))
+
+
+def test_a_load_is_written_once_until_something_is_written() -> None:
+    f = Module().function("f", None, {"p": ptr, "q": ptr})
+    p, q = f.args
+    first = f.load(i64, p)
+    assert f.load(i64, p).name == first.name
+    f.store(first, q)
+    second = f.load(i64, p)
+    assert second.name != first.name
+    f.call("elsewhere", None, p)
+    assert f.load(i64, p).name != second.name
+    with f.loop(0, 3):
+        inside = f.load(i64, p)
+    assert f.load(i64, p).name != inside.name

@@ -15,6 +15,7 @@ No fast-math flags: where a product and a sum may fuse, the generator says `fma`
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -122,8 +123,11 @@ _BY_NAME = {
 
 
 _NOTHING = frozenset((("add", 0), ("sub", 0), ("mul", 1)))  # integer operations that change nothing
-# Instructions that may give something else, or do something, the second time.
-_IMPURE = ("load", "call", "phi", "alloca", "freeze", "atomicrmw", "cmpxchg")
+# Instructions that may give something else, or do something, the second time ...
+_IMPURE = re.compile(r"phi|alloca|freeze|atomicrmw|cmpxchg|load|call (?!.* @llvm\.(?!masked))")
+# ... of these the ones that give the same while nothing is written, and those that write.
+_READS = re.compile(r"load (?!atomic|volatile)|call .* @(llvm\.masked\.load|tj_pick|tj_step|tj_clamp)")
+_WRITES = ("call", "atomicrmw", "cmpxchg", "load atomic")
 
 
 def of(dtype: str, width: int = 1) -> Type:
@@ -301,6 +305,7 @@ class Function:
         self._count = 0
         self._block = "entry"
         self._made: dict[str, Value] = {}  # in this block, by instruction
+        self._read: dict[str, Value] = {}  # ... since something was written
         params = ", ".join(f"{t} %{n}" for n, t in args.items())
         linkage = "internal " if "internal" in attributes else ""
         attributes = attributes.replace("internal", "").strip()
@@ -312,17 +317,21 @@ class Function:
     def line(self, text: str) -> None:
         """Append one instruction without a result."""
         self.lines.append("  " + text)
+        self._read = {}
 
     def emit(self, text: str, type: Type) -> Value:
         """Append one instruction, unless this block has it already; its result."""
-        if (made := self._made.get(text)) is not None:
+        if (made := self._made.get(text) or self._read.get(text)) is not None:
             return made
         self._count += 1
-        name = f"%v{self._count}"
-        self.line(f"{name} = {text}")
-        made = Value(self, name, type)
-        if not text.startswith(_IMPURE):
+        made = Value(self, f"%v{self._count}", type)
+        self.lines.append(f"  {made.name} = {text}")
+        if not _IMPURE.match(text):
             self._made[text] = made
+        elif _READS.match(text):
+            self._read[text] = made
+        elif text.startswith(_WRITES):
+            self._read = {}
         return made
 
     def value(self, x: Value | float, type: Type) -> Value:
@@ -341,15 +350,15 @@ class Function:
     def _start(self, block: str) -> None:
         self.lines.append(f"{block}:")
         self._block = block
-        self._made = {}
+        self._made, self._read = {}, {}
 
     @contextmanager
     def writing(self, lines: list[str]) -> Generator[None]:
         """Inside, instructions go to these lines, which will stand in a block above."""
-        before = self.lines, self._made
-        self.lines, self._made = lines, {}
+        before = self.lines, self._made, self._read
+        self.lines, self._made, self._read = lines, {}, {}
         yield
-        self.lines, self._made = before
+        self.lines, self._made, self._read = before
 
     # ---------------------------------------------------------------- calls
 
