@@ -358,7 +358,7 @@ def _define_copy(module: Module, t: Tiling) -> None:
     f.ret()
     f, s = _part(module, "copy_padded", {"source": ptr, "count": i64, "channels": i64})
     source, copy = s["source"], _area(f, s, "copy")
-    plain = s["base_w"].eq(1) & s["x_w"].eq(1)
+    plain = s["base_w"].eq(1) & s["x_w"].eq(1) & s["phases"].eq(1)
     with (
         f.loop(0, s["count"]) as n,
         f.loop(0, s["channels"]) as c,
@@ -368,31 +368,26 @@ def _define_copy(module: Module, t: Tiling) -> None:
         row = f.element(source, n * s["x_n"] + c * s["x_c"] + d * s["x_d"] + h * s["x_h"], t.scalar)
         at_d, at_h = d * s["base_d"] + s["low_d"], h * s["base_h"] + s["low_h"]
         out = f.element(copy, n * s["p_n"] + c * s["p_c"] + at_d * s["p_d"] + at_h * s["p_h"], t.scalar)
-        with f.either(s["phases"].eq(1)) as sides:
-            for one in sides:
-                if one:
-                    _copy_row(f, t, s, row, f.element(out, s["low_w"], t.scalar), plain)
+        # Opaque: what the code generator makes of five loops at once takes it as long as all else.
+        row, out = f.opaque(row), f.opaque(out)
+        with f.either(plain) as sides:
+            for is_plain in sides:
+                if is_plain:
+                    _copy_row(f, t, s, row, f.element(out, s["low_w"], t.scalar))
                 else:
                     _split_row(f, t, s, row, out)
     f.ret()
 
 
-def _copy_row(f: Function, t: Tiling, s: dict[str, Value], row: Value, out: Value, plain: Value) -> None:
+def _copy_row(f: Function, t: Tiling, s: dict[str, Value], row: Value, out: Value) -> None:
     first, last = s["first_w"], s["last_w"]
-    with f.either(plain) as sides:
-        for dense in sides:
-            if dense:
-                main = last - (last - first) % t.lanes
-                with f.loop(first, main, t.lanes) as w:
-                    f.store(f.load(t.vector, f.element(row, w, t.scalar)), f.element(out, w, t.scalar))
-                with f.when(main < last):
-                    # The zeros past the end fall on padding, or on rows that are written later.
-                    rest = f.masked_load(t.vector, f.element(row, main, t.scalar), f.first(last - main, t.lanes))
-                    f.store(rest, f.element(out, main, t.scalar))
-            else:
-                with f.loop(first, last) as w:
-                    x = f.load(t.scalar, f.element(row, w * s["x_w"], t.scalar))
-                    f.store(x, f.element(out, w * s["base_w"], t.scalar))
+    main = last - (last - first) % t.lanes
+    with f.loop(first, main, t.lanes) as w:
+        f.store(f.load(t.vector, f.element(row, w, t.scalar)), f.element(out, w, t.scalar))
+    with f.when(main < last):
+        # The zeros past the end fall on padding, or on rows that are written later.
+        rest = f.masked_load(t.vector, f.element(row, main, t.scalar), f.first(last - main, t.lanes))
+        f.store(rest, f.element(out, main, t.scalar))
 
 
 def _split_row(f: Function, t: Tiling, s: dict[str, Value], row: Value, out: Value) -> None:
@@ -400,7 +395,7 @@ def _split_row(f: Function, t: Tiling, s: dict[str, Value], row: Value, out: Val
     phases, low = s["phases"], s["low_w"]
     with f.either(s["base_w"].eq(1)) as sides:
         for dense in sides:
-            if dense:  # no division for each element
+            if dense:
                 with f.loop(0, phases) as phase:
                     q0 = (s["first_w"] + low - phase + phases - 1) // phases
                     q1 = (s["last_w"] + low - phase + phases - 1) // phases
@@ -408,10 +403,14 @@ def _split_row(f: Function, t: Tiling, s: dict[str, Value], row: Value, out: Val
                         x = f.load(t.scalar, f.element(row, (q * phases + phase - low) * s["x_w"], t.scalar))
                         f.store(x, f.element(out, phase * s["phase"] + q, t.scalar))
             else:
-                with f.loop(s["first_w"], s["last_w"]) as w:
-                    p = w * s["base_w"] + low
-                    x = f.load(t.scalar, f.element(row, w * s["x_w"], t.scalar))
-                    f.store(x, f.element(out, (p % phases) * s["phase"] + p // phases, t.scalar))
+                first = s["first_w"] * s["base_w"] + low
+                with f.carrying(s["first_w"], s["last_w"], [first % phases, first // phases]) as loop:
+                    phase, place = loop.carry
+                    x = f.load(t.scalar, f.element(row, loop.index * s["x_w"], t.scalar))
+                    f.store(x, f.element(out, phase * s["phase"] + place, t.scalar))
+                    phase, place = phase + s["base_w"] % phases, place + s["base_w"] // phases
+                    over = phase >= phases
+                    loop.carry = [over.select(phase - phases, phase), place + over.cast(i64)]
 
 
 # ---------------------------------------------------------------- outputs as columns
@@ -469,14 +468,14 @@ def _define_columns(module: Module, t: Tiling) -> None:
     with f.carrying(0, s["images"], [zero, zero, zero - 2]) as by_n:
         with f.carrying(0, s["out_d"], by_n.carry) as by_d:
             with f.carrying(0, s["out_h"], by_d.carry) as by_h:
+                n, d, h = by_n.index, by_d.index, by_h.index
+                start = n * layout["n"] + d * s["step_d"] * layout["d"] + h * s["step_h"] * layout["h"]
+                start, pixel = f.opaque(start), f.opaque(n * s["y_n"] + d * s["y_d"] + h * s["y_h"])
                 with f.carrying(0, s["out_w"], by_h.carry) as by_w:
                     # column, lane where the current piece began, offset of the column before
                     column, began, before = by_w.carry
-                    n, d, h = by_n.index, by_d.index, by_h.index
-                    offset = n * layout["n"] + d * s["step_d"] * layout["d"] + h * s["step_h"] * layout["h"]
-                    offset = offset + by_w.index * word * layout["w"]
-                    pixel = d * s["y_d"] + h * s["y_h"] + by_w.index * s["y_w"]
-                    f.store(n * s["y_n"] + pixel, f.element(places, column, i64))
+                    offset = start + by_w.index * word * layout["w"]
+                    f.store(pixel + by_w.index * s["y_w"], f.element(places, column, i64))
                     panel, lane = column // t.columns, column % t.columns
                     record = f.element(pieces, panel * _record(t), i64)
                     starts = offset.ne(before + 1) | lane.eq(0) | (lane - began).eq(t.lanes)
@@ -561,19 +560,20 @@ def _define_gather(module: Module, t: Tiling) -> None:
     with f.either(s["copied"].ne(0) | (valid >= t.columns)) as sides:
         for vectors in sides:
             if vectors:
-                for pieces in f.cases(count, range(1, 7)):  # few pieces keep their places in registers
+                for pieces in f.cases(count, range(2, 7)):  # few pieces keep their places in registers
                     lanes = [f.load(i64, f.element(record, 2 * i + 1, i64)) for i in range(pieces)]
                     starts = [
                         f.element(source, f.load(i64, f.element(record, 2 * i + 2, i64)), t.scalar)
                         for i in range(pieces)
                     ]
-                    targets = [f.element(panel, lane, t.scalar) for lane in lanes]
-                    with f.loop(0, kc) as k:
-                        offset = f.load(i64, f.element(kx, k, i64))
-                        for start, target in zip(starts, targets, strict=True):
+                    with f.carrying(0, kc, [panel]) as loop:
+                        (out,) = loop.carry
+                        offset = f.load(i64, f.element(kx, loop.index, i64))
+                        for start, lane in zip(starts, lanes, strict=True):
                             x = f.load(t.vector, f.element(start, offset, t.scalar))
-                            f.store(x, f.element(target, k * t.columns, t.scalar))
-                with f.when(count > 6), f.loop(0, kc) as k:
+                            f.store(x, f.element(out, lane, t.scalar))
+                        loop.carry = [f.opaque(f.element(out, t.columns, t.scalar))]
+                with f.when((count < 2) | (count > 6)), f.loop(0, kc) as k:
                     patch = f.element(source, f.load(i64, f.element(kx, k, i64)), t.scalar)
                     out = f.element(panel, k * t.columns, t.scalar)
                     with f.loop(0, count) as piece:
@@ -595,8 +595,9 @@ def _define_gather(module: Module, t: Tiling) -> None:
 
 def _define_rows(module: Module, t: Tiling, name: str) -> None:
     _define_row_table(module)
+    _define_sums(module, t)
     _define_store(module, t)
-    f, s = kernel(module, name, _POINTERS, _INTEGERS)
+    f, s = kernel(module, name, _POINTERS, _INTEGERS, OUTER)
     args = f.args[0], s["scratch"]
     f.call("fill_k_tables", None, *args, s["images"])
     f.call("fill_steps", None, *args, _area(f, s, "kx"))
@@ -605,7 +606,6 @@ def _define_rows(module: Module, t: Tiling, name: str) -> None:
     with f.when(copied):
         f.call("clear_copy", None, *args)
     window = s["window_d"] * s["window_h"] * s["window_w"]
-    wide = _wide(s, t)
     with f.loop(s["lo"], s["hi"]) as unit:
         g, n0 = unit // s["chunks"], unit % s["chunks"] * s["part"]
         images = f.minimum(s["n"] - n0, s["part"])
@@ -618,7 +618,7 @@ def _define_rows(module: Module, t: Tiling, name: str) -> None:
             with f.when(copied):
                 f.call("copy_padded", None, *args, first, images, channels)
             source = copied.select(_area(f, s, "copy"), first)
-            _rows(f, t, s, (source, w, c0 * window, channels * window, rows, wide))
+            f.call("sum_rows", None, *args, source, w, c0 * window, channels * window, rows)
         y = f.element(s["y"], n0 * s["y_n"] + g * s["y_g"], t.scalar)
         f.call("store_rows", None, *args, y, f.element(s["bias"], g * s["o"], t.scalar), images)
     f.ret()
@@ -649,9 +649,10 @@ def _define_row_table(module: Module) -> None:
     with f.carrying(0, s["part"], [zero]) as by_n:
         with f.carrying(0, s["out_d"], by_n.carry) as by_d:
             with f.carrying(0, s["out_h"], by_d.carry) as by_h:
+                place = by_n.index * layout["n"] + by_d.index * s["step_d"] * layout["d"]
+                start = f.opaque(place + by_h.index * s["step_h"] * layout["h"])
                 with f.carrying(0, s["out_w"], by_h.carry) as by_w:
-                    place = by_n.index * layout["n"] + by_d.index * s["step_d"] * layout["d"]
-                    place = place + by_h.index * s["step_h"] * layout["h"] + by_w.index * s["step_w"] * layout["w"]
+                    place = start + by_w.index * s["step_w"] * layout["w"]
                     f.store(place, f.element(table, by_w.carry[0], i64))
                     by_w.carry = [by_w.carry[0] + 1]
                 by_h.carry = by_w.carry
@@ -660,9 +661,11 @@ def _define_row_table(module: Module) -> None:
     f.ret()
 
 
-def _rows(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...]) -> None:
+def _define_sums(module: Module, t: Tiling) -> None:
     """Add the sums over k0 .. k0 + depth to the corner: blocks of k, panels of w in each."""
-    source, w, k0, depth, rows, wide = args
+    f, s = _part(module, "sum_rows", {"source": ptr, "w": ptr, "k0": i64, "depth": i64, "rows": i64})
+    source, w, k0, depth, rows = f.args[2:]
+    wide = _wide(s, t)
     panels, corner, table = _area(f, s, "panel"), _area(f, s, "c"), _area(f, s, "rows")
     kx, steps, kb, o = _area(f, s, "kx"), _area(f, s, "steps"), s["kb"], s["o"]
     tiles = (rows + t.rows - 1) // t.rows
@@ -687,6 +690,7 @@ def _rows(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...]) 
             tell_rows(f, tile, (other - at for other in others))
             a = f.element(first, at, t.scalar)
             call_tile(f, t, count, tile, a, f.element(corner, row * wide + j, t.scalar))
+    f.ret()
 
 
 def _pack_runs(f: Function, t: Tiling, s: dict[str, Value], args: tuple[Value, ...]) -> None:

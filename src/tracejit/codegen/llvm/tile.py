@@ -307,21 +307,29 @@ def define_pack(module: Module, t: Tiling, width: int, attributes: str = "nounwi
 
 
 def _pack_lanes(f: Function, t: Tiling, width: int) -> None:
+    """By groups of as many lanes as a vector has, or what is left."""
+    whole = width - width % t.lanes
+    if whole:
+        with f.loop(0, whole, t.lanes) as start:
+            _pack_group(f, t, width, start, t.lanes)
+    if whole < width:
+        _pack_group(f, t, width, f.value(whole, i64), width - whole)
+
+
+def _pack_group(f: Function, t: Tiling, width: int, start: Value, count: int) -> None:
     panel, x, x_lane, x_k, valid, k = f.args
-    last = valid - 1
-    lanes = [f.element(x, f.minimum(f.value(i, i64), last) * x_lane, t.scalar) for i in range(width)]
+    out = f.opaque(f.element(panel, start, t.scalar))
+    places = [f.minimum(start + i, valid - 1) for i in range(count)]
+    lanes = [f.opaque(f.element(x, place * x_lane, t.scalar)) for place in places]
     blocks = x_k.eq(1).select(k & -t.lanes, 0 * k)
     with f.loop(0, blocks, t.lanes) as j:
-        for start in range(0, width, t.lanes):
-            count = min(t.lanes, width - start)
-            group = [lanes[min(start + i, width - 1)] for i in range(t.lanes)]
-            square = transpose([f.load(t.vector, f.element(p, j, t.scalar)) for p in group])
-            for i, column in enumerate(square):
-                part = column if count == t.lanes else column.shuffle(column, range(count))
-                f.store(part, f.element(panel, (j + i) * width + start, t.scalar))
+        rows = [f.load(t.vector, f.element(p, j, t.scalar)) for p in lanes]
+        for i, column in enumerate(transpose(rows + rows[-1:] * (t.lanes - count))):
+            part = column if count == t.lanes else column.shuffle(column, range(count))
+            f.store(part, f.element(out, (j + i) * width, t.scalar))
     with f.loop(blocks, k) as j:
         for i, p in enumerate(lanes):
-            f.store(f.load(t.scalar, f.element(p, j * x_k, t.scalar)), f.element(panel, j * width + i, t.scalar))
+            f.store(f.load(t.scalar, f.element(p, j * x_k, t.scalar)), f.element(out, j * width + i, t.scalar))
 
 
 def transpose(rows: Sequence[Value]) -> list[Value]:
