@@ -289,16 +289,18 @@ def _define_region(module: Module, t: Tiling) -> None:
                 b_tile = is_ready.select(f.element(b, (jc + j) * k + pc * t.columns, t.scalar), b_tile)
                 b_k = (packed | is_ready).select(t.columns, bk)
                 tell(f, tile, b=b_tile, b_k=b_k, columns=nc - j, bias=f.element(bias, jc + j, t.scalar))
-                following = f.element(b_tile, kc * t.columns, t.scalar)
+                following = f.opaque(f.element(b_tile, kc * t.columns, t.scalar))
+                c_panel = f.opaque(f.element(c, ic * cm + jc + j, t.scalar))
                 with f.loop(0, tiles) as i:
-                    with f.loop(i * share, f.minimum(i * share + share, kc)) as r:
+                    start = f.opaque(i * share)
+                    with f.loop(start, f.minimum(start + share, kc)) as r:
                         f.prefetch(f.element(following, r * t.columns, t.scalar), is_write=False)
-                    row = i * base + f.minimum(i, extra)
+                    row = f.opaque(i * base) + f.minimum(i, extra)
                     rows = base + (i < extra).cast(i64)
                     a_tile = packs_a.select(
                         f.element(scratch, i * kc * t.rows, t.scalar), f.element(a_block, row * am, t.scalar)
                     )
-                    c_tile = f.element(c, (ic + row) * cm + jc + j, t.scalar)
+                    c_tile = f.element(c_panel, row * cm, t.scalar)
                     call_tile(f, t, rows, tile, a_tile, c_tile)
     f.ret()
 
