@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import platform
-import sysconfig
+import sys
 import types
 import weakref
 from array import array
@@ -315,7 +314,7 @@ class Layout:
 @cache
 def layout() -> Layout:
     """What this interpreter allows to be checked natively."""
-    if platform.python_implementation() != "CPython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+    if sys.implementation.name != "cpython" or "free-threading" in sys.version:
         return Layout()
     if ctypes.sizeof(ctypes.c_void_p) != 8 or word(id(1.5) + _HEADER - 8) != id(float):
         return Layout()

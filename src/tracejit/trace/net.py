@@ -14,6 +14,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from tracejit.trace import calls
@@ -61,9 +62,8 @@ class Net:
         """Whether code is instrumented, or the library's or the recorder's own."""
         if (fine := self.known.get(id(code))) is None:
             name = globals.get("__name__")
-            fine = self.known[id(code)] = (
-                is_instrumented(code) or is_library(name) or is_recorder(name) or _is_ours(name) or code in _PURE
-            )
+            fine = (type(name) is str and _runs_plain(name)) or is_instrumented(code) or code in _PURE
+            self.known[id(code)] = fine
             self.r.keep.append(code)
         return fine
 
@@ -80,11 +80,14 @@ _SUPPORT = frozenset(
 )
 
 
-def _is_ours(module: Any) -> bool:
-    """Modules that run no code of the user's unseen: a collection may free machine code of ours at any time, by
-    llvmlite, and drop it from a weak dictionary; `from package import name` looks whether it is there."""
-    return isinstance(module, str) and (
-        module.partition(".")[0] in ("abc", "llvmlite", "weakref", "_weakrefset")
+@lru_cache(maxsize=4096)
+def _runs_plain(module: str) -> bool:
+    """Modules that run no code of the user's unseen. Of those that are not ours, a collection may free machine code at
+    any time, by llvmlite, and drop it from a weak dictionary; `from package import name` looks whether it is there."""
+    return (
+        is_library(module)
+        or is_recorder(module)
+        or module.partition(".")[0] in ("abc", "llvmlite", "weakref", "_weakrefset")
         or module in ("importlib._bootstrap", "_frozen_importlib")
     )
 
