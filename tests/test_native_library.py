@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import sys
 from functools import cache
 from typing import Any
 
@@ -249,6 +250,16 @@ def test_conv_of_any_shape_padding_and_strides(dtype: str, seed: int) -> None:
         assert (guarded == 99).all(), "wrote outside of y"
         convolve(dtype, x, w, y, *arguments, 1)
         np.testing.assert_array_equal(y, once)
+
+
+@pytest.mark.parametrize("bits", [128, 512])
+def test_tiles_of_other_machines_give_the_same(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "BITS", bits)  # which any machine can run, if slowly
+    for seed in range(4):
+        test_matmul_of_any_shape_and_strides("f32", seed)
+        test_conv_of_any_shape_padding_and_strides("f32", seed)
+    test_matmul_epilogue_runs_once_after_the_last_block("f32", BIAS | RELU, (7, 33, 600))
+    test_gradient_of_weights_takes_the_kernel_with_outputs_as_rows(2)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
