@@ -189,6 +189,8 @@ class _Printer:
         return "@" + self.arrays.setdefault(id(value), (f"w{len(self.arrays)}", value))[0]
 
     def attribute(self, value: Any) -> str:
+        if type(value) is tuple and all(type(v) is int for v in value):  # pyright: ignore[reportUnknownVariableType]
+            return str(list(value))  # pyright: ignore[reportUnknownArgumentType]  # most attributes: extents and axes
         match value:
             case bool():
                 return "true" if value else "false"

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import abc
 import ctypes
+import functools
 import marshal
 import sys
 import types
@@ -27,7 +28,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,16 +54,32 @@ _LONG = 4096  # characters of a checker worth keeping
 _MOVES = 8  # times that words may move for nothing before their cells are left to Python
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One cell, without holding what it is about: for `explain()`."""
+class Row(NamedTuple):
+    """One cell, without holding what it is about: for `explain()`. Its words are found when they are asked for."""
 
     kind: str
-    name: str
-    was: str | None
+    of: str  # whose fact it is
+    key: Any  # immutable, or words
+    value: Any  # what it was: immutable and no text, or words
     where: str | None
-    now: Callable[[], Any] | None
-    advice: str  # the edit that keeps it as it was
+    owner: Any  # the object, or a weak reference to it; None where its value cannot be shown
+
+    @property
+    def name(self) -> str:
+        """The fact."""
+        return _WORDS[self.kind].format(owner=self.of, key=self.key if type(self.key) is str else short(self.key))
+
+    @property
+    def was(self) -> str | None:
+        """What it was, if that can be shown."""
+        if self.owner is None:
+            return None
+        return self.value if type(self.value) is str else short(self.value)
+
+    @property
+    def advice(self) -> str:
+        """The edit that keeps it as it was."""
+        return advice(self.kind, None if self.owner is None else self.value)
 
     @property
     def words(self) -> str:
@@ -72,10 +89,10 @@ class Row:
 
     def __str__(self) -> str:
         at = f" (read at {self.where})" if self.where else ""
-        if self.was is None or self.now is None:
+        if self.was is None:
             return f"{self.name} changed{at}"
         try:
-            now = short(self.now())
+            now = short(_READ[self.kind](self.owner() if type(self.owner) is weakref.ref else self.owner, self.key))
         except Exception:  # the owner is gone, or no longer has such a thing: the row is only words
             now = "gone"
         return f"{self.name} was {self.was}, is now {now}{at}"
@@ -95,7 +112,8 @@ class Guard:
     def reason(self, index: int) -> Cause:
         """What changed, in words; counted."""
         self.failed[index] += 1
-        return Cause(str(self.rows[index]), self.rows[index].advice)
+        row = self.rows[index]
+        return Cause(str(row), row.advice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +339,11 @@ class Group:
             return (), self.cells, ()
         kept, left = list[Any](), list[int]()
         chunks: dict[Chunk, None] = {}  # cells share words
+        by_reader: dict[Reader, Sequence[Chunk] | None] = {}
         for k, reader in zip(self.cells, self.readers):
-            found = None if reader is None else reader(owner, kept)
+            if reader is not None and reader not in by_reader:
+                by_reader[reader] = reader(owner, kept)
+            found = None if reader is None else by_reader[reader]
             if found is None:
                 left.append(k)
             else:
@@ -427,7 +448,11 @@ def _reader(c: Cell, domain: Domain, deaths: guards.Deaths, owner: Any) -> Reade
     if read is None or c.owner is owner:
         return read
     space = c.owner  # a dict: the text holds it too
-    return lambda o, kept: read(space, kept)
+    return functools.partial(_elsewhere, read, space)
+
+
+def _elsewhere(read: Reader, x: Any, o: Any, kept: list[Any]) -> Sequence[Chunk] | None:
+    return read(x, kept)
 
 
 def _keep(x: Any, kept: list[Any]) -> int:
@@ -438,8 +463,17 @@ def _keep(x: Any, kept: list[Any]) -> int:
     return id(x)
 
 
-def _namespace(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader:
-    return lambda o, kept: guards.namespace_chunks(o)
+def _always(read: Reader) -> Callable[[Cell, Domain, guards.Deaths], Reader]:
+    """The reader of all cells of a kind."""
+    return lambda c, domain, deaths: read
+
+
+def _read_namespace(o: Any, kept: list[Any]) -> Sequence[Chunk] | None:
+    return guards.namespace_chunks(o)
+
+
+def _read_dict(o: Any, kept: list[Any]) -> Sequence[Chunk] | None:
+    return None if (chunk := guards.dict_chunk(o)) is None else (chunk,)
 
 
 def _dict(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader | None:
@@ -448,32 +482,29 @@ def _dict(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader | None:
         return None
     if c.kind == "dict" and isinstance(c.owner, OrderedDict):  # its order is not in the dict
         return None
-    return lambda o, kept: None if (chunk := guards.dict_chunk(o)) is None else (chunk,)
+    return _read_dict
 
 
-def _class(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader:
-    return lambda o, kept: guards.class_chunks(o)
+def _read_class(o: type, kept: list[Any]) -> Sequence[Chunk] | None:
+    return guards.class_chunks(o)
 
 
-def _mro(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader:
-    return lambda o, kept: None if (chunk := guards.mro_chunk(o)) is None else (chunk,)
+def _read_mro(o: type, kept: list[Any]) -> Sequence[Chunk] | None:
+    return _all([guards.mro_chunk(o)])
 
 
-def _stamp(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader:
-    def read(o: type, kept: list[Any]) -> Sequence[Chunk] | None:
-        meta: type = type(o)
-        kept += [o.__mro__, meta.__mro__]  # as the cell's value does
-        found = [_class_of(o), guards.mro_chunk(o), guards.mro_chunk(meta)]
-        for t in (*o.__mro__, *meta.__mro__):
-            if t.__flags__ & _HEAP:
-                found += guards.class_chunks(t) or [None]
-        return _all(found)
-
-    return read
+def _read_stamp(o: type, kept: list[Any]) -> Sequence[Chunk] | None:
+    meta: type = type(o)
+    kept += [o.__mro__, meta.__mro__]  # as the cell's value does
+    found = [_class_of(o), guards.mro_chunk(o), guards.mro_chunk(meta)]
+    for t in (*o.__mro__, *meta.__mro__):
+        if t.__flags__ & _HEAP:
+            found += guards.class_chunks(t) or [None]
+    return _all(found)
 
 
-def _type(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader:
-    return lambda o, kept: _all([_class_of(o)])
+def _read_type(o: Any, kept: list[Any]) -> Sequence[Chunk] | None:
+    return _all([_class_of(o)])
 
 
 def _class_of(o: Any) -> Chunk | None:
@@ -511,18 +542,15 @@ def _member(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader | None:
     return read
 
 
-def _length(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader:
-    return lambda o, kept: _all([guards.length_chunk(o)])
+def _read_length(o: Any, kept: list[Any]) -> Sequence[Chunk] | None:
+    return _all([guards.length_chunk(o)])
 
 
-def _list(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader:
-    def read(o: Any, kept: list[Any]) -> Sequence[Chunk] | None:
-        found = list(o)
-        for v in found:
-            _keep(v, kept)
-        return _all([guards.entries(o, found)])
-
-    return read
+def _read_list(o: Any, kept: list[Any]) -> Sequence[Chunk] | None:
+    found = list(o)
+    for v in found:
+        _keep(v, kept)
+    return _all([guards.entries(o, found)])
 
 
 def _function_words(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader | None:
@@ -620,19 +648,19 @@ def _hooks(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader | None:
 
 # Sets, attributes of functions and ABC registrations have no entry: Python looks at them.
 _READER: dict[str, Callable[[Cell, Domain, guards.Deaths], Reader | None]] = {
-    "ivar": _namespace,
-    "ivars": _namespace,
+    "ivar": _always(_read_namespace),
+    "ivars": _always(_read_namespace),
     "item": _dict,
     "dict": _dict,
     "has": _dict,
-    "len": _length,
-    "class": _class,
-    "mro": _mro,
-    "stamp": _stamp,
-    "type": _type,
+    "len": _always(_read_length),
+    "class": _always(_read_class),
+    "mro": _always(_read_mro),
+    "stamp": _always(_read_stamp),
+    "type": _always(_read_type),
     "closure": _closure,
     "member": _member,
-    "list": _list,
+    "list": _always(_read_list),
     "function": _function_words,
     "tensor": _tensor,
     "grad": _grad_words,
@@ -720,13 +748,11 @@ def contents(cell: Any) -> Any:
 def row_of(c: Cell, text: _Text) -> Row:
     """The words for a cell."""
     key: Any = c.key.__name__ if c.kind == "member" else c.key
-    name = _WORDS[c.kind].format(owner=_owner_name(c), key=key if type(key) is str else short(key))
-    if c.kind not in _READ or (c.kind == "item" and type(c.key) not in IMMUTABLE):
-        return Row(c.kind, name, None, c.where, None, advice(c.kind, None))
-    ref, weak = text.ref(c.owner)
-    held, read = text.names[ref], _READ[c.kind]
-    now = lambda: read(held() if weak else held, key)  # noqa: E731
-    return Row(c.kind, name, short(c.value), c.where, now, advice(c.kind, c.value))
+    is_shown = c.kind in _READ and (c.kind != "item" or type(key) in IMMUTABLE)
+    value = c.value if type(c.value) in IMMUTABLE and type(c.value) is not str else short(c.value)
+    if type(key) not in IMMUTABLE:
+        key = short(key)
+    return Row(c.kind, _owner_name(c), key, value, c.where, text.refs[id(c.owner)][0] if is_shown else None)
 
 
 _WORDS = {
