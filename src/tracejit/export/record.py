@@ -102,7 +102,7 @@ class _Recorder:
     def __init__(self, builder: GraphBuilder) -> None:
         self.builder = builder
         self.tape_start = tape_position()  # gradients flow through what was taped from here on
-        self.emit, self.adopt = builder.emit, builder.adopt
+        self.emit, self.inline, self.adopt = builder.emit, builder.inline, builder.adopt
         self.alias, self.alias_result = builder.alias, builder.alias_result
 
     def split(self, op: Op) -> tuple[Op, Op]:

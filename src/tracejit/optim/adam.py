@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tracejit.ops.composed.update import adam_corrections, adam_means, adam_move
 from tracejit.optim.optimizer import Optimizer, ParamsT, counter, not_negative, zeros_for
 
 __all__ = ["Adam", "AdamW", "Adamax"]
@@ -70,17 +71,15 @@ class Adam(Optimizer):
                 p.mul_(1 - group["lr"] * group["weight_decay"])
             else:
                 grad = grad + p * group["weight_decay"]
-        mean.lerp_(grad, 1 - beta1)
-        square.mul_(beta2).add_(grad * grad * (1 - beta2))
+        new_mean, new_square = adam_means(mean, square, grad, beta1, beta2)
+        mean.copy_(new_mean)
+        square.copy_(new_square)
         if group["amsgrad"]:
             largest = state["max_exp_avg_sq"]
             largest.copy_(largest.maximum(square))
             square = largest
-        # In float64: 1 - beta2^step loses half of float32's digits in the first steps.
-        count = step.double()
-        size = (group["lr"] / (1 - beta1**count)).to(p.dtype)
-        root = (1 - beta2**count).sqrt().to(p.dtype)
-        p.sub_(mean / (square.sqrt() / root + group["eps"]) * size)
+        short, root = adam_corrections(step, beta1, beta2)
+        p.copy_(adam_move(p, mean, square, group["lr"] / short, root, group["eps"]))
 
 
 class AdamW(Adam):

@@ -4,7 +4,8 @@ A composed function is plain Python over the operators, so its graph is known as
 Nodes. Eager code runs that graph (`graphs.py`) and puts one entry on the tape, whose rule is the graph's gradient. What
 the rule reads beside inputs and results is chosen as in compiled code (`passes.remat`) and kept as further results.
 
-Where somebody wants to see the primitives they run one by one: an open recording, autocast, the search for NaN.
+Where somebody wants to see the primitives they run one by one: autocast, the search for NaN. An open recording takes
+the graph over as it is, unless it needs the tape of the primitives, or is one for all extents.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class Composite(Op):
 def compose(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], check: Any = None) -> Any:
     """fn(*args, **kwargs), as one op where it can be, after check(*args, **kwargs)."""
     here = modes.here
-    if here.recorder is not None or here.autocast is not None or here.anomaly or not here.whole:
+    r = here.recorder
+    if here.autocast is not None or here.anomaly or not here.whole or (r is not None and r.scope is not None):
         return fn(*args, **kwargs)
     if not config.current().eager_kernels:
         return fn(*args, **kwargs)
@@ -88,6 +90,8 @@ def compose(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         return fn(*args, **kwargs)
     needed = tuple([needs_grad(t) for t in tensors]) if here.grad else ()
     taped = True in needed
+    if taped and r is not None:
+        return fn(*args, **kwargs)
     op = traced(fn, given, named, needed if taped else None, dt.default())
     if op is None:
         return fn(*args, **kwargs)
@@ -100,6 +104,8 @@ def compose(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
             t = results[i]
             if t._array.dtype.kind in "fV":
                 t._grad_fn, t._index = node, i
+    if r is not None:
+        r.inline(op.graph, tensors, results)
     return tuple(results[: op.visible]) if op.is_tuple else results[0]
 
 

@@ -80,11 +80,12 @@ class Runner:
     def _by_numpy(self, arrays: Sequence[Array]) -> list[Array]:
         if self._steps is None:
             self._plan()
+        bare = self._keeps and recorder.active() is None  # a call is recorded once: what is large runs by kernels
         values: list[Any] = [*arrays, *self._constants]
         values += [None] * (self._size - len(values))
         for op, reads, to, dead in self._steps:  # type: ignore[union-attr]
             inputs = [values[i] for i in reads]
-            values[to] = op.eval(*inputs) if self._keeps or op.name == "item" else evaluate(op, inputs)
+            values[to] = op.eval(*inputs) if bare or op.name == "item" else evaluate(op, inputs)
             for i in dead:
                 values[i] = None
         found: list[Array] = []

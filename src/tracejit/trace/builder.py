@@ -12,9 +12,9 @@ Handles are kept alive while recording, so an id is never reused. Works on anyth
 `_version.n`, `_parent`, `_view`), since Tensor lies above this layer.
 
 What the Tensor layer calls on the open recording (`recorder.active()`), besides the methods here with the same names:
-`emit`, `assign`, `alias`, `adopt`, `alias_result`, `look(kind, tensor, value)`, `read_slot(tensor, name, value)` and
-`write_slot(tensor, name, value)` for name in grad, requires_grad, hooks; `read_mode(name, value)` for grad,
-default_dtype; `refuse(reason)`, `call(fn, args)` (user code called by the library: hooks, custom rules),
+`emit`, `inline`, `assign`, `alias`, `adopt`, `alias_result`, `look(kind, tensor, value)`, `read_slot(tensor, name,
+value)` and `write_slot(tensor, name, value)` for name in grad, requires_grad, hooks; `read_mode(name, value)` for
+grad, default_dtype; `refuse(reason)`, `call(fn, args)` (user code called by the library: hooks, custom rules),
 `custom_rule(cls)`, and the number `tape_start`: tape entries with a smaller `seq` are older than the recording.
 
 What the compile driver gets from above is `tensor/domain.py`: wrapping arrays, tape entries of outputs,
@@ -30,7 +30,7 @@ from typing import Any
 from tracejit.errors import InconclusiveDim, is_foreign
 from tracejit.ir.dim import Dim, Shape, at_least
 from tracejit.ir.dtype import int64
-from tracejit.ir.graph import param
+from tracejit.ir.graph import Graph, param
 from tracejit.ir.node import Node, broadcast_shapes, cast, expand_to
 from tracejit.ir.op import Op
 from tracejit.ir.symint import Scope, SymInt, lifted
@@ -139,6 +139,18 @@ class GraphBuilder:
             self.bindings[id(t)] = Binding(t, n, t._version.n, False)
             if t._grad_fn is not None:
                 self.places[id(t._grad_fn), t._index] = n
+
+    def inline(self, graph: Graph, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Record a graph, whose results `outputs` are."""
+        new = dict(zip(graph.params, map(self.node_of, inputs), strict=True))
+        where = self.locate()
+        for n in graph.nodes:
+            if n not in new:
+                new[n] = made = n.with_inputs(tuple([new[i] for i in n.inputs]))
+                made.where = where
+                self.ops += 1
+        for t, n in zip(outputs, graph.results, strict=True):
+            self.bind(t, new[n])
 
     def _attempt(self, op: Op, nodes: Sequence[Node], outputs: Sequence[Any]) -> Any:
         """The nodes of `outputs`; in a recording for all extents, of nothing where `op` is not for all extents."""

@@ -21,6 +21,7 @@ import numpy as np
 from tracejit import config
 from tracejit.ir.dim import Dim
 from tracejit.ir.dtype import bool_, int64
+from tracejit.ir.graph import Graph
 from tracejit.ir.node import Node
 from tracejit.ir.op import Op
 from tracejit.ir.symint import Scope, SymInt
@@ -550,6 +551,16 @@ class Recorder:
         for t in inputs:
             self.touch(t)
         self.builder.emit(op, inputs, outputs)
+        self._off_tape(inputs, outputs)
+
+    def inline(self, graph: Graph, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """All of `graph` ran, and nothing of it is on the tape."""
+        for t in inputs:
+            self.touch(t)
+        self.builder.inline(graph, inputs, outputs)
+        self._off_tape(inputs, outputs)
+
+    def _off_tape(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         if (
             not self.closing
             and any(map(self.domain.needs_grad, inputs))
