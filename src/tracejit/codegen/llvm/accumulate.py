@@ -36,7 +36,8 @@ def accumulate(frame: Frame, stage: Stage, carry: Sequence[Value]) -> list[Value
         if len(old) == 1:
             new = [combine(a.kind, a.dtype, old[0], convert(v, a.value.dtype, a.dtype))]
         else:
-            new = better(a, old, [v, positions(frame, row_major(stage.axes), i32)])
+            wins = beats(a, v, old[0])  # positions only grow, so the first of equal values stays
+            new = [wins.select(v, old[0]), wins.select(positions(frame, row_major(stage.axes), i32), old[1])]
         out += [alive.select(x, y) for x, y in zip(new, old, strict=True)] if alive is not None else new
     return out
 
@@ -62,8 +63,8 @@ def identity(frame: Frame, a: Accumulator) -> list[Value]:
     t = register(dtype).wide(frame.width)
     starts = {"sum": 0, "prod": 1, "max": lowest(t, dtype), "min": highest(t, dtype)}
     start = f.value(starts[a.kind.removeprefix("arg")], t)
-    # No value compares below -1 as a position, so the first element always wins.
-    return [start, f.value(-1, i32.wide(frame.width))] if is_arg else [start]
+    # Where no element is better than this one, all are equal to it, and the first is the right one.
+    return [start, f.value(0, i32.wide(frame.width))] if is_arg else [start]
 
 
 def combine(kind: str, dtype: DType, a: Value, b: Value) -> Value:
@@ -75,17 +76,18 @@ def combine(kind: str, dtype: DType, a: Value, b: Value) -> Value:
     return extreme(b, a, dtype, kind == "max")
 
 
+def beats(a: Accumulator, v: Value, w: Value) -> Value:
+    """Lanes where v is larger (smaller) than w; NaN is above (below) all others."""
+    name, dtype = "gt" if a.kind == "argmax" else "lt", a.value.dtype
+    if dtype.kind != "f":
+        return compare(name, v, w, dtype)
+    return v.f.emit(f"fcmp u{name} {v.type} {v.name}, {w.name}", v.type.mask) & ~w.is_nan()
+
+
 def better(a: Accumulator, old: Sequence[Value], new: Sequence[Value]) -> list[Value]:
-    """(value, position) pairs: the larger (smaller) value, NaN above all, the first position where equal."""
-    v, p = new
-    w, q = old
-    dtype = a.value.dtype
-    wins = compare("gt" if a.kind == "argmax" else "lt", v, w, dtype)
-    if dtype.kind == "f":
-        wins = (wins & ~w.is_nan()) | (v.is_nan() & ~w.is_nan())
-    same = compare("eq", v, w, dtype) if dtype.kind != "f" else compare("eq", v, w, dtype) | (v.is_nan() & w.is_nan())
-    earlier = v.f.emit(f"icmp ult {p.type} {p.name}, {q.name}", p.type.mask)  # -1 is the largest
-    wins = wins | (same & earlier)
+    """Of two pairs (value, position) the one with the better value, the earlier one where they are equal."""
+    (w, q), (v, p) = old, new
+    wins = beats(a, v, w) | ~(beats(a, v, w) | beats(a, w, v)) & (p < q)
     return [wins.select(v, w), wins.select(p, q)]
 
 

@@ -26,8 +26,8 @@ from tracejit.codegen.llvm.cut import Cut, Launch, launch, roots, round_up
 from tracejit.codegen.llvm.form import register
 from tracejit.codegen.llvm.frame import Frame
 from tracejit.codegen.llvm.lanewise import helpers
-from tracejit.codegen.llvm.position import is_inside, positions
-from tracejit.codegen.llvm.text import Module, Value, i64, ptr
+from tracejit.codegen.llvm.position import is_inside, is_small, positions
+from tracejit.codegen.llvm.text import Module, Value, i32, i64, ptr
 from tracejit.ir.dim import product
 from tracejit.ir.node import Node
 from tracejit.ops.loop import Inside, Position
@@ -263,7 +263,7 @@ def value(frame: Frame, n: Node) -> Value:
     if isinstance(op, Slot):
         return frame.slots[op.number]
     if isinstance(op, Position):
-        return positions(frame, op.index)
+        return positions(frame, op.index, i32).cast(i64) if is_small(op.index) else positions(frame, op.index)
     if isinstance(op, Inside):
         return is_inside(frame, op)
     if op.name == "const":

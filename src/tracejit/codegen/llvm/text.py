@@ -142,6 +142,7 @@ class Value:
     f: Function
     name: str
     type: Type
+    narrow: Value | None = None  # the i32 that this i64 was extended from: half the registers to compare or convert
 
     def _binary(self, op: str, other: Value | float, reflected: bool = False) -> Value:
         if type(other) is int and (op, other) in _NOTHING and (op != "sub" or not reflected):
@@ -204,6 +205,11 @@ class Value:
         return self ^ -1
 
     def _compare(self, ordered: str, signed: str, other: Value | float) -> Value:
+        if self.narrow is not None:
+            if isinstance(other, Value) and other.narrow is not None:
+                return self.narrow._compare(ordered, signed, other.narrow)
+            if type(other) is int and -(1 << 31) <= other < 1 << 31:
+                return self.narrow._compare(ordered, signed, other)
         op = f"fcmp {ordered}" if self.type.is_float else f"icmp {signed}"
         b = self.f.value(other, self.type)
         return self.f.emit(f"{op} {self.type} {self.name}, {b.name}", self.type.mask)
@@ -250,13 +256,16 @@ class Value:
         to = scalar.wide(self.type.width)
         if to == self.type:
             return self
+        if self.narrow is not None and (to.is_float or to == self.narrow.type):
+            return self.narrow.cast(scalar)
         if self.type.is_float:
             op = "fptosi" if not to.is_float else "fpext" if to.bits > self.type.bits else "fptrunc"
         elif to.is_float:
             op = "sitofp"
         else:
             op = "zext" if self.type.scalar == "i1" else "sext" if to.bits > self.type.bits else "trunc"
-        return self.f.emit(f"{op} {self.type} {self.name} to {to}", to)
+        made = self.f.emit(f"{op} {self.type} {self.name} to {to}", to)
+        return Value(made.f, made.name, to, self) if op == "sext" and self.type.scalar == "i32" else made
 
     def splat(self, width: int) -> Value:
         """A vector whose lanes all hold this scalar."""
