@@ -542,6 +542,26 @@ def test_profile_and_trace_functions_see_a_recording_and_stay():
         assert events
 
 
+def test_what_a_collection_runs_is_not_seen_by_a_recording():
+    c, ran = tj.compile(lambda x: [x * k for k in range(50)][-1] + 1), []
+
+    def note(phase, info):
+        ran.append(phase)
+
+    gc.callbacks.append(note)
+    before = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)  # whenever it may
+    try:
+        for _ in range(6):
+            c(tj.zeros(1))
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(note)
+    assert ran
+    assert c.compiled_calls, c.explain()
+    assert gc.isenabled()
+
+
 def test_a_recording_leaves_nothing_watched():
     def fails(x):
         raise ValueError(x)

@@ -28,6 +28,7 @@ from tracejit.errors import TracejitError, is_foreign
 from tracejit.ir.printer import to_text
 from tracejit.ir.symint import Scope
 from tracejit.runtime import dispatch
+from tracejit.runtime.collector import resting
 from tracejit.runtime.files import replace_file
 from tracejit.runtime.forks import building
 from tracejit.runtime.interpreter import CALLABLE
@@ -472,7 +473,7 @@ class Compiled(dispatch.Direct):
     def build(self, bucket: Bucket, rec: Recording, seen: tuple[Any, ...], settings: config.Config) -> None:
         """Compile a confirmed recording."""
         try:
-            with building():
+            with building(), resting():
                 trace = compile_trace(rec, self.backend or settings.backend)
         except Exception as e:  # a call never fails because it cannot be compiled; our own mistakes are logged
             if is_foreign(e):

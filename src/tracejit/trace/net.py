@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import gc
 import os
 import sys
 import threading
@@ -17,6 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from tracejit.runtime.collector import resting
 from tracejit.trace import calls
 from tracejit.trace import hooks as hooks  # fills the table of hooks
 from tracejit.trace.domain import is_library, is_recorder
@@ -101,26 +101,25 @@ def _is_support(module: Any) -> bool:
     return isinstance(module, str) and (module.partition(".")[0] in _SUPPORT or module.startswith("namedtuple_"))
 
 
-class _Alone:
-    """What there is one of for all threads, changed while anyone records: the limit of recursion and the collector.
+class _Limit:
+    """The limit of recursion, which there is one of for all threads, changed while anyone records: a hook is three
+    Python frames, and deep recursion of the user's must not notice them.
 
     A KeyboardInterrupt may cut off any of this, so all of it may be done again.
     """
 
     def __init__(self) -> None:
-        self.lock, self.limit, self.collects = threading.RLock(), 0, False
+        self.lock, self.limit = threading.RLock(), 0
         self.recordings: set[Recorder] = set()
 
     def enter(self, r: Recorder) -> None:
-        """A hook is three Python frames, and deep recursion of the user's must not notice them; what a collection runs
-        is Python code that is none of the call's."""
+        """The first recording to begin raises it."""
         with self.lock:
             if not self.recordings:
-                self.limit, self.collects = sys.getrecursionlimit(), gc.isenabled()
+                self.limit = sys.getrecursionlimit()
             self.recordings.add(r)
             if len(self.recordings) == 1:
                 sys.setrecursionlimit(self.raised)
-                gc.disable()
 
     @property
     def raised(self) -> int:
@@ -128,7 +127,7 @@ class _Alone:
         return min(4 * self.limit, 2**31 - 1)
 
     def leave(self, r: Recorder) -> None:
-        """The last recording to end puts both back, but for a limit that someone set meanwhile."""
+        """The last recording to end puts it back, unless someone set it meanwhile."""
         with self.lock:
             if self.recordings == {r}:
                 self.restore()
@@ -137,8 +136,6 @@ class _Alone:
     def restore(self) -> None:
         if sys.getrecursionlimit() == self.raised:
             sys.setrecursionlimit(self.limit)
-        if self.collects:
-            gc.enable()
 
     def in_child(self) -> None:
         """After a fork: the recordings of other threads are not there."""
@@ -149,9 +146,9 @@ class _Alone:
         tower.in_child()
 
 
-_alone = _Alone()
+_limit = _Limit()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_alone.in_child)
+    os.register_at_fork(after_in_child=_limit.in_child)
 
 
 def run(r: Recorder, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, net: bool) -> Any:
@@ -166,17 +163,18 @@ def run(r: Recorder, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
             tower.close()
         if active() is r:  # nobody records inside a recording, so there was none before
             opened(None).__enter__()
-        _alone.leave(r)
+        _limit.leave(r)
 
     try:
-        try:
-            _alone.enter(r)
-            with opened(r):
-                if watch is not None:
-                    watch.open()
-                return r.invoke(f, args, kwargs)
-        finally:
-            put_back()
+        with resting():  # to the end: what is collected then is none of the call's
+            try:
+                _limit.enter(r)
+                with opened(r):
+                    if watch is not None:
+                        watch.open()
+                    return r.invoke(f, args, kwargs)
+            finally:
+                put_back()
     finally:  # again, where an interrupt has cut that short
         put_back()
         r.__dict__.pop("invoke", None)  # cycles would keep what the recording saw alive
