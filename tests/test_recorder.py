@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import cProfile
+import ctypes
 import difflib
 import fractions
 import gc
@@ -602,6 +603,26 @@ def test_python_code_that_no_hook_saw_is_noticed_again_and_again():
         mine = [entry for entry in seen if entry[0] == "__index__"]
         assert [m[2] for m in mine] == ["test_python_code_that_no_hook_saw_is_noticed_again_and_again"] * 3
         assert all(m[1] is globals() for m in mine)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="frames are watched by sys.monitoring")
+def test_a_frame_evaluation_function_that_others_replaced_is_put_back():
+    api, seen = ctypes.pythonapi, []
+    interpreter, put = api.PyInterpreterState_Get, api._PyInterpreterState_SetEvalFrameFunc
+    interpreter.restype, put.restype, put.argtypes = ctypes.c_void_p, None, (ctypes.c_void_p, ctypes.c_void_p)
+    default = ctypes.cast(api._PyEval_EvalFrameDefault, ctypes.c_void_p).value
+    watcher = Watcher(lambda code, globals, above: bool(seen.append(code.co_name)), print)
+
+    def plain():
+        pass
+
+    assert tower.open(watcher)
+    put(interpreter(), default)  # as another tool that goes on with the interpreter's
+    tower.close()
+    assert tower.open(watcher)
+    plain()
+    tower.close()
+    assert "plain" in seen
 
 
 def test_what_a_watcher_raises_ends_the_call_it_was_told_of():

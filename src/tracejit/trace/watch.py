@@ -296,16 +296,16 @@ class Evaluation(Tower):
             paused.slot[0] = paused.thread
 
     def start(self) -> bool:
-        if not self.installed:  # else another such function was put before it meanwhile, and still goes on with it
-            native, (put, get) = _native(), _evaluation()
-            native.next[0] = get()
+        native, (put, get) = _native(), _evaluation()
+        if not self.installed and (before := get()) != native.function:
+            native.next[0] = before
             put(native.function)
-            self.installed = True
+        self.installed = True
         return True
 
     def stop(self) -> None:
         native, (put, get) = _native(), _evaluation()
-        if self.installed and get() == native.function:
+        if self.installed and get() == native.function:  # else another one goes on with ours, and still does
             put(native.next[0])
             self.installed = False
 
@@ -315,6 +315,10 @@ class Evaluation(Tower):
             return False
         post = self.posts[threading.get_ident()] = Post(watcher, index)
         self.resume(post)
+        _probe()
+        if not post.works:  # others have put theirs in the place of ours meanwhile, and do not go on with it
+            self.installed = False
+            self.start()
         return True
 
     def withdraw(self) -> None:
@@ -327,6 +331,10 @@ class Evaluation(Tower):
                 del self.posts[thread], post.asked  # the latter is a cycle that would keep what a recording saw alive
 
 
+def _probe() -> None:
+    """A frame that a thread which is watched must notice."""
+
+
 class Post:
     """A thread that is watched, as the native function knows it."""
 
@@ -334,6 +342,7 @@ class Post:
         self.watcher, self.index = watcher, index
         self.fine = (ctypes.c_int64 * _TABLE)()  # addresses of code objects, hashed by them
         self.codes: list[types.CodeType] = []  # whose addresses these are
+        self.works = False
         self.asked, self.deep = self.ask, watcher.too_deep  # what the slot points at
         here: Any = ctypes.pythonapi.PyThreadState_Get
         here.restype = ctypes.c_void_p
@@ -343,6 +352,9 @@ class Post:
 
     def ask(self, code: types.CodeType, globals: Any) -> None:
         """A frame starts whose code is not in the table."""
+        if code is _probe.__code__:
+            self.works = True
+            return
         above = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         if self.watcher.starts(code, globals, above) and len(self.codes) < _TABLE // 2:
             slot = id(code) >> 4
