@@ -136,7 +136,7 @@ def ours(f: Any, args: tuple[Any, ...]) -> tuple[int, int, dict[str, Call]]:
     rows, walk = 0, guards.first_difference()
     if isinstance(checker, Checker) and checker.laid and walk is not None:
         table = checker.laid[0]
-        rows, where = len(table.owner), (table.address, table.plain, table.chained)
+        rows, where = len(table.owner), table.place
         calls["guards"] = lambda: walk(*where)
     return len(guard.rows), rows, calls
 

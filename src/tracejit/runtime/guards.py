@@ -29,8 +29,8 @@ from tracejit.runtime import engine
 from tracejit.runtime.entry import builtin, method
 
 __all__ = [
-    "ALL", "ARRAY", "Chunk", "Deaths", "Layout", "Table", "address", "compare", "entries", "first_difference", "layout",
-    "member_address", "slot_offset", "word",
+    "ALL", "ARRAY", "Chunk", "Deaths", "Layout", "Table", "Together", "address", "compare", "entries",
+    "first_difference", "layout", "member_address", "slot_offset", "word",
 ]  # fmt: skip
 
 Row = tuple[int, int, int, int, int]
@@ -45,14 +45,16 @@ _INT: Final = (1 << 32) - 1
 _MASKS: Final = (ALL, 0, _INT, _WRITEABLE)
 _OFFSET: Final = (1 << 56) - 1
 
+WIDE: Final = 4  # words of a wide row
 _AT_ONCE: Final = 8  # plain rows per turn of their loop: 0.5 ns a row, where chained ones take 2
 
 
 def _text() -> str:
-    """`tj_compare(table, plain, chained)`: the first row that differs, or -1; `tj_guard` is the same for Python.
+    """`tj_compare(table, plain, wide, chained)`: the first row that differs, or -1; `tj_guard` is the same for Python.
     `tj_died` is called with a weak reference whose object dies.
 
-    Plain rows are absolute addresses and full words. A pointer into the first page is no pointer.
+    Plain rows are absolute addresses and full words, wide ones have `WIDE` words at an address. A pointer into the
+    first page is no pointer.
     """
     turn = "".join(
         f"""
@@ -94,20 +96,24 @@ define ptr @tj_guard(ptr %self, ptr %args, i64 %count) nounwind {{
   %plain.o = load ptr, ptr %plain.p
   %plain.v = call ptr @PyLong_AsVoidPtr(ptr %plain.o)
   %plain = ptrtoint ptr %plain.v to i64
-  %chained.p = getelementptr ptr, ptr %args, i64 2
+  %wide.p = getelementptr ptr, ptr %args, i64 2
+  %wide.o = load ptr, ptr %wide.p
+  %wide.v = call ptr @PyLong_AsVoidPtr(ptr %wide.o)
+  %wide = ptrtoint ptr %wide.v to i64
+  %chained.p = getelementptr ptr, ptr %args, i64 3
   %chained.o = load ptr, ptr %chained.p
   %chained.v = call ptr @PyLong_AsVoidPtr(ptr %chained.o)
   %chained = ptrtoint ptr %chained.v to i64
-  %result = call i64 @tj_compare(ptr %table, i64 %plain, i64 %chained)
+  %result = call i64 @tj_compare(ptr %table, i64 %plain, i64 %wide, i64 %chained)
   %result.o = call ptr @PyLong_FromLongLong(i64 %result)
   ret ptr %result.o
 }}
 
-define i64 @tj_compare(ptr %table, i64 %plain, i64 %chained) nounwind {{
+define i64 @tj_compare(ptr %table, i64 %plain, i64 %wide, i64 %chained) nounwind {{
 entry:
   %r = alloca [4 x i64], align 16
   store [4 x i64] zeroinitializer, ptr %r
-  %rows = add i64 %plain, %chained
+  %before.wide = getelementptr [2 x i64], ptr %table, i64 %plain
   %several = and i64 %plain, -{_AT_ONCE}
   %stop = getelementptr [2 x i64], ptr %table, i64 %several
   br label %turn
@@ -129,7 +135,7 @@ differs:
 rest:
   %n = phi i64 [ %several, %turn ], [ %n.next, %rest.same ]
   %left = icmp ult i64 %n, %plain
-  br i1 %left, label %rest.row, label %next
+  br i1 %left, label %rest.row, label %wides
 rest.row:
   %n.p = getelementptr [2 x i64], ptr %table, i64 %n
   %n.a = load ptr, ptr %n.p
@@ -141,12 +147,35 @@ rest.row:
 rest.same:
   %n.next = add i64 %n, 1
   br label %rest
+wides:
+  %q = phi i64 [ 0, %rest ], [ %q.next, %wide.same ]
+  %q.p = phi ptr [ %before.wide, %rest ], [ %q.after, %wide.same ]
+  %q.more = icmp ult i64 %q, %wide
+  br i1 %q.more, label %wide.row, label %next
+wide.row:
+  %q.a = load ptr, ptr %q.p
+  %q.e.p = getelementptr i64, ptr %q.p, i64 1
+  %q.e = load <{WIDE} x i64>, ptr %q.e.p, align 8
+  %q.w = load <{WIDE} x i64>, ptr %q.a, align 8
+  %q.d = xor <{WIDE} x i64> %q.w, %q.e
+  %q.bits = bitcast <{WIDE} x i64> %q.d to i{64 * WIDE}
+  %q.s = icmp eq i{64 * WIDE} %q.bits, 0
+  br i1 %q.s, label %wide.same, label %wide.differs
+wide.same:
+  %q.next = add i64 %q, 1
+  %q.after = getelementptr i64, ptr %q.p, i64 {1 + WIDE}
+  br label %wides
+wide.differs:
+  %q.row = add i64 %plain, %q
+  br label %end
 next:
-  %c = phi i64 [ %plain, %rest ], [ %c.next, %compare ]
-  %more = icmp ult i64 %c, %rows
+  %c = phi i64 [ 0, %wides ], [ %c.next, %compare ]
+  %more = icmp ult i64 %c, %chained
+  %c.before = add i64 %plain, %wide
+  %c.row = add i64 %c.before, %c
   br i1 %more, label %row, label %end
 row:
-  %row.p = getelementptr [2 x i64], ptr %table, i64 %c
+  %row.p = getelementptr [2 x i64], ptr %q.p, i64 %c
   %what = load i64, ptr %row.p
   %expected.p = getelementptr i64, ptr %row.p, i64 1
   %expected = load i64, ptr %expected.p
@@ -173,16 +202,16 @@ compare:
   %c.next = add i64 %c, 1
   br i1 %same, label %next, label %end
 end:
-  %result = phi i64 [ -1, %next ], [ %c, %row ], [ %c, %compare ], [ %n, %rest.row ], [ %differing, %differs ]
+  %result = phi i64 [ -1, %next ], [ %c.row, %row ], [ %c.row, %compare ], [ %n, %rest.row ], [ %q.row, %wide.differs ],
+                    [ %differing, %differs ]
   ret i64 %result
 }}
 """
 
 
 @cache
-def first_difference() -> Callable[[int, int, int], int] | None:
-    """`f(table.address, table.plain, table.chained)`: the first row that differs from memory, or -1. None where there
-    is no such function."""
+def first_difference() -> Callable[[int, int, int, int], int] | None:
+    """`f(*table.place)`: the first row that differs from memory, or -1. None where there is no such function."""
     code = compare()
     return None if code is None else builtin(code, "tj_guard")
 
@@ -196,30 +225,43 @@ def compare() -> engine.Code | None:
         return None
 
 
+class Together(tuple[Row, ...]):
+    """A chunk of rows that need nothing before them but lives: those of adjacent words may be compared at once."""
+
+    __slots__ = ()
+
+
 class Table:
     """Groups of chunks laid out for the native walk. `owner[row]` is the number of the group that a row came from.
 
-    Plain rows (absolute, whole words) of all groups come first, then the others: what a row relies on is in a plain row
-    of its group before it, or in its own chunk.
+    Plain rows (absolute, whole words) of all groups come first, then wide ones, then the others: what a row relies on
+    is in a plain row of its group before it, or in its own chunk. Wide rows rely on the first group alone.
     """
 
-    __slots__ = ("_slices", "address", "chained", "kept", "owner", "plain", "words")
+    __slots__ = ("_slices", "address", "chained", "kept", "owner", "plain", "wide", "words")
 
     def __init__(self, groups: Sequence[Iterable[Chunk]], kept: Iterable[object] = ()) -> None:
         parts = [_words(chunks) for chunks in groups]
         self.kept = list(kept)  # for each group, what must live as long as its rows
         self.words = array("Q")
-        self._slices: list[list[slice]] = [[], []]
+        self._slices: list[list[slice]] = [[], [], []]
         owner: list[int] = []
-        for section, slices in enumerate(self._slices):
+        counts: list[int] = []
+        for section, (slices, size) in enumerate(zip(self._slices, _SIZES)):
+            before = len(owner)
             for k, part in enumerate(parts):
                 slices.append(slice(len(self.words), len(self.words) + len(part[section])))
                 self.words += part[section]
-                owner += [k] * (len(part[section]) // 2)
+                owner += [k] * (len(part[section]) // size)
+            counts.append(len(owner) - before)
         self.owner = tuple(owner)
-        self.plain = sum(len(plain) for plain, _ in parts) // 2
-        self.chained = len(owner) - self.plain
+        self.plain, self.wide, self.chained = counts
         self.address = self.words.buffer_info()[0]
+
+    @property
+    def place(self) -> tuple[int, int, int, int]:
+        """(address, plain rows, wide rows, chained rows)"""
+        return self.address, self.plain, self.wide, self.chained
 
     def replace(self, group: int, chunks: Iterable[Chunk], kept: object) -> bool:
         """Lay the rows of one group anew, if there are as many as before."""
@@ -263,17 +305,36 @@ def _died() -> Callable[[object], Callable[..., Any]]:
 def _nothing(_: object) -> None: ...
 
 
-def _words(chunks: Iterable[Chunk]) -> tuple[array[int], array[int]]:
-    """(plain rows, other rows), two words each."""
-    plain, chained = array("Q"), array("Q")
+_SIZES: Final = (2, 1 + WIDE, 2)  # words of a row of each section
+
+
+def _words(chunks: Iterable[Chunk]) -> tuple[array[int], array[int], array[int]]:
+    """(plain rows, wide rows, other rows): addresses, or how to find them, and the words expected there."""
+    plain, wide, chained = array("Q"), array("Q"), array("Q")
     for chunk in chunks:
-        for base, dest, offset, mask, expected in chunk:
+        rows: Sequence[Row] = chunk
+        if isinstance(chunk, Together):
+            rows = _widened(chunk, wide)
+        for base, dest, offset, mask, expected in rows:
             assert 0 <= offset <= _OFFSET, f"offset {offset:#x} of a guard"
             if (base, dest, mask) == (0, DROP, ALL):
                 plain.extend((offset, expected))
             else:
                 chained.extend((offset | base << 56 | dest << 58 | _MASKS.index(mask) << 60, expected))
-    return plain, chained
+    return plain, wide, chained
+
+
+def _widened(chunk: Together, wide: array[int]) -> Sequence[Row]:
+    """Put whole words of a chunk that lie side by side into wide rows; the rows that are left."""
+    rows = sorted(r for r in chunk if (r[0], r[1], r[3]) == (0, DROP, ALL))
+    left = [r for r in chunk if r not in rows]
+    while rows:
+        if [r[2] - rows[0][2] for r in rows[:WIDE]] == [8 * i for i in range(WIDE)]:
+            wide.extend((rows[0][2], *(r[4] for r in rows[:WIDE])))
+            del rows[:WIDE]
+        else:
+            left.append(rows.pop(0))
+    return left
 
 
 def word(at: int) -> int:

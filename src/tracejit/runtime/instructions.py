@@ -201,7 +201,7 @@ op.call:                                          ; x: a function; y: its argume
 
 ; ---- state
 op.ask:                                           ; x: as for `guard`; its last word is a function or null
-  %ask.f = get ptr %x.p 4
+  %ask.f = get ptr %x.p 5
   %ask.none = icmp eq ptr %ask.f, null
   br i1 %ask.none, label %advance, label %ask.do
 ask.do:
@@ -215,15 +215,16 @@ ask.look:
   call void @Py_DecRef(ptr %ask)
   %ask.holds = icmp eq i64 %ask.at, -1
   br i1 %ask.holds, label %advance, label %give_up
-op.guard:                                         ; x: ready, table, plain rows, chained rows
+op.guard:                                         ; x: ready, table, plain rows, wide rows, chained rows
   %guard.ready = load i64, ptr %x.p
   %guard.table = get ptr %x.p 1
   %guard.plain = get i64 %x.p 2
-  %guard.chained = get i64 %x.p 3
+  %guard.wide = get i64 %x.p 3
+  %guard.chained = get i64 %x.p 4
   %guard.is_ready = icmp ne i64 %guard.ready, 0
   br i1 %guard.is_ready, label %guard.walk, label %give_up
 guard.walk:
-  %guard.at = call i64 @tj_compare(ptr %guard.table, i64 %guard.plain, i64 %guard.chained)
+  %guard.at = call i64 @tj_compare(ptr %guard.table, i64 %guard.plain, i64 %guard.wide, i64 %guard.chained)
   %guard.holds = icmp eq i64 %guard.at, -1
   br i1 %guard.holds, label %advance, label %give_up
 op.take:                                          ; x: a weak reference or null; y: the object

@@ -58,7 +58,7 @@ _TEXT: Final = (
 @foreign = external global i8
 declare ptr @pthread_getspecific(i32)
 declare i32 @pthread_setspecific(i32, ptr)
-declare i64 @tj_compare(ptr, i64, i64)
+declare i64 @tj_compare(ptr, i64, i64, i64)
 declare i64 @tj_walk(ptr, ptr, ptr, ptr)
 declare ptr @new_array(ptr, ptr, i32, ptr, ptr, ptr, i32, ptr)
 declare void @Py_IncRef(ptr)

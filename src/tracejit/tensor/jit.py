@@ -6,6 +6,7 @@ import functools
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from types import MemberDescriptorType
 from typing import Any
 
 from tracejit import config
@@ -122,7 +123,9 @@ DOMAIN = Domain(
     ),
     compile=_recompile,
     anatomy=Anatomy(
-        slots={name: Tensor.__dict__[name] for name in Tensor.__slots__ if name != "__weakref__"},
+        slots={
+            name: slot for c in Tensor.__mro__ for name, slot in vars(c).items() if type(slot) is MemberDescriptorType
+        },
         array="_array",
         grad="_grad",
         hooks="_hooks",

@@ -100,7 +100,13 @@ def _number(like: Tensor, value: float) -> Tensor:
     return apply(Op.registry["const"](value, TensorType(like.dtype, ())), ())  # type: ignore[call-arg]
 
 
-class Tensor(Value):
+class _Guarded(Value):
+    """What guards ask of every tensor, in words that lie behind its class, in this order: one comparison for all."""
+
+    __slots__ = ("_array", "_leaf_requires_grad", "_parent")
+
+
+class Tensor(_Guarded):
     """A multi-dimensional array with PyTorch's manners.
 
     Build tensors with `tracejit.tensor`, `zeros`, `from_numpy`, ...; `Tensor(array)` wraps an ndarray without copying.
@@ -108,13 +114,10 @@ class Tensor(Value):
 
     __slots__ = (
         "__weakref__",
-        "_array",
         "_grad",
         "_grad_fn",
         "_hooks",
         "_index",
-        "_leaf_requires_grad",
-        "_parent",
         "_seen",
         "_version",
         "_view",

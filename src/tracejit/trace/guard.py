@@ -106,7 +106,7 @@ class Guard:
     python: Callable[[], int]
     rows: tuple[Row, ...]
     held: tuple[Any, ...]  # weak references whose death ends the trace, or the objects themselves
-    record: ctypes.Array[ctypes.c_int64]  # for native code: ready, table, plain rows, chained rows, a function or 0
+    record: ctypes.Array[ctypes.c_int64]  # for native code: ready, `Table.place`, a function or 0
     failed: Counter[int] = field(default_factory=Counter[int])  # rows that differed, how often
 
     def reason(self, index: int) -> Cause:
@@ -305,9 +305,9 @@ def build(cells: Iterable[Cell], domain: Domain, on_death: Callable[[Any], None]
     everything = tuple(range(len(ordered)))
     python = text.function(everything)
     if deaths is None or walk is None:
-        check, record = python, (ctypes.c_int64 * 5)(1, 0, 0, 0, id(python))
+        check, record = python, (ctypes.c_int64 * 6)(1, 0, 0, 0, 0, id(python))
     else:
-        record = (ctypes.c_int64 * 5)()
+        record = (ctypes.c_int64 * 6)()
         check = Checker(text, python, walk, deaths, groups_of(ordered, text, domain, deaths), record).check
     return Guard(check, python, rows, tuple(r[0] for r in text.refs.values()), record)
 
@@ -357,7 +357,7 @@ class Checker:
 
     text: _Text
     python: Callable[[], int]  # all cells
-    walk: Callable[[int, int, int], int]
+    walk: Callable[[int, int, int, int], int]
     deaths: guards.Deaths  # of owners, and of what their words stand for
     groups: tuple[Group, ...]
     record: ctypes.Array[ctypes.c_int64]
@@ -369,7 +369,7 @@ class Checker:
         if self.laid is None:
             return self.begin()
         table, rest = self.laid
-        at = self.walk(table.address, table.plain, table.chained)
+        at = self.walk(*table.place)
         if at >= 0:
             return self.moved(table, at)
         return -1 if rest is None else rest()
@@ -397,7 +397,7 @@ class Checker:
         rest = self.text.function(left) if left else None
         self.record[0] = 0  # native code must not read half of it
         self.laid = table, rest
-        self.record[1:] = [table.address, table.plain, table.chained, 0 if rest is None else id(rest)]
+        self.record[1:] = [*table.place, 0 if rest is None else id(rest)]
         self.record[0] = 1
 
     def moved(self, table: Table, at: int) -> int:
@@ -420,7 +420,7 @@ class Checker:
             del before  # its addresses were in the table until now
             assert self.laid is not None
             table, rest = self.laid
-            at = self.walk(table.address, table.plain, table.chained)
+            at = self.walk(*table.place)
             if at < 0:
                 return -1 if rest is None else rest()
         return self.python()  # the world moves faster than it can be read
@@ -615,7 +615,7 @@ def _tensor(c: Cell, domain: Domain, deaths: guards.Deaths) -> Reader | None:
             return [tuple(rows)]
         # Array objects are the tensor's own: while this one lives, dtype, shape, strides and flags are what they are.
         kept.append(weakref.ref(array, deaths.of_part))
-        return [tuple(r for r in rows if r[:2] == (0, DROP)), slot_of(o, array)]
+        return [guards.Together((*(r for r in rows if r[:2] == (0, DROP)), *slot_of(o, array)))]
 
     return read
 
