@@ -277,6 +277,17 @@ def test_threads_compile_at_once():
     run_in_threads(work, range(8))
 
 
+def test_a_lock_of_llvmlite_that_an_interrupt_left_held_is_let_go():
+    lock, text, done = engine._llvm().ffi.lib._lock, "define i64 @h() { ret i64 98 }", []
+    lock.__enter__()  # as where a KeyboardInterrupt falls right behind it
+    lock.__enter__()
+    engine._emit(text, 2)
+    thread = threading.Thread(target=lambda: done.append(engine._emit(text, 2)), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert done
+
+
 def test_assembly_shows_the_code():
     assert "leave_me" in engine.assembly("define void @leave_me() { ret void }")
 

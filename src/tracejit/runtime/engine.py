@@ -152,8 +152,21 @@ def _parse(text: str, opt: int) -> tuple[Any, Any]:
 
 def _emit(text: str, opt: int) -> bytes:
     with building():
-        module, machine = _parse(text, opt)
-        return machine.emit_object(module)
+        try:
+            module, machine = _parse(text, opt)
+            made: bytes = machine.emit_object(module)
+            module.close()  # here, not as this function ends: it takes llvmlite's lock
+        finally:
+            _let_go()
+        return made
+
+
+def _let_go() -> None:
+    """Free llvmlite's lock, where an interrupt fell between its being taken and the call it was taken for: this thread
+    would keep it for ever."""
+    lock = getattr(getattr(_llvm().ffi.lib, "_lock", None), "_lock", None)
+    while lock is not None and lock._is_owned():
+        lock.release()
 
 
 def _load(objects: Sequence[Object], names: Sequence[str], symbols: Mapping[str, int], needs: Sequence[object]) -> Code:
