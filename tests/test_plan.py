@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -284,6 +286,32 @@ def test_sources_edited_since_they_were_loaded_are_not_trusted(monkeypatch: pyte
     assert store.sources.__wrapped__(("ir",))
     monkeypatch.setattr(config, "LOADED", 0.0)
     assert store.sources.__wrapped__(("ir",)) == ""
+
+
+def test_the_same_sources_elsewhere_have_the_same_digest(tmp_path: Path) -> None:
+    """Or a pack of compiled code would be of no use on another machine."""
+    package, copy = Path(store.__file__).parents[1], tmp_path / "copy"
+    digest = store.sources.__wrapped__(("ir", "runtime"))
+    assert digest
+
+    def written(root: Path, seconds: float) -> str:
+        for number, file in enumerate(sorted(root.glob("*/*.py"))):
+            os.utime(file, ns=(0, int(seconds * 1e9) + number))
+        return store._sources(root, ("ir", "runtime"))
+
+    for name in ("ir", "runtime"):
+        shutil.copytree(package / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for seconds in (1e9 + 0.25, 1e9 + 0.5, 1e9):  # the last as in archives whose times are made up
+        assert written(copy, seconds) == digest
+        assert written(copy, seconds) == digest  # as it was kept
+    edited = copy / "ir" / "dim.py"
+    text = edited.read_text()
+    edited.write_text(text.replace("a", "b", 1))
+    assert written(copy, 1e9) != digest
+    assert written(copy, 1e9 + 0.75) != digest
+    edited.write_text(text)
+    assert written(copy, 1e9 + 0.875) == digest
+    assert written(copy, config.LOADED + 3600) == ""
 
 
 def test_another_process_finds_the_plan_and_imports_no_scheduler(folder: Path) -> None:

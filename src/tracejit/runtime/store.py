@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -189,11 +189,14 @@ def put(key: str, data: bytes) -> None:
 @cache
 def sources(folders: tuple[str, ...]) -> str:
     """A digest of this package's modules in `folders`, for keys of what they make; empty where they are no files, or
-    others by now than those that run.
+    others by now than those that run."""
+    return _sources(Path(__file__).parents[1], folders)
 
-    When and how long they were written tells them apart, and saves reading a megabyte; not where times look as if they
-    were made up, as in archives that are built to be the same each time."""
-    root = Path(__file__).parents[1]
+
+def _sources(root: Path, folders: Sequence[str]) -> str:
+    """... at `root`. The same files have the same digest anywhere, or a pack would be of no use elsewhere; but it is
+    kept under where they are and when they were written, which saves reading a megabyte. Not where times look as if
+    they were made up, as in archives that are built to be the same each time."""
     try:
         found = sorted(
             (f"{folder}/{file.name}", status.st_mtime_ns, status.st_size)
@@ -203,13 +206,18 @@ def sources(folders: tuple[str, ...]) -> str:
         )
     except OSError:
         return ""
-    if any(time > config.LOADED * 1e9 for _, time, _ in found):  # edited while we run
+    if not found or any(time > config.LOADED * 1e9 for _, time, _ in found):  # edited while we run
         return ""
-    digest = sha256(f"{root} {found}".encode())
-    if any(time % 10**9 == 0 for _, time, _ in found):
-        for name, *_ in found:
-            digest.update((root / name).read_bytes())
-    return digest.hexdigest() if found else ""
+    key = f"sources|{sha256(f'{root} {found}'.encode()).hexdigest()}"
+    is_told = all(time % 10**9 for _, time, _ in found)
+    if is_told and (kept := get(key)) is not None:
+        return kept.decode()
+    digest = sha256()
+    for name, *_ in found:
+        digest.update((root / name).read_bytes())
+    if is_told:
+        put(key, digest.hexdigest().encode())
+    return digest.hexdigest()
 
 
 @cache
