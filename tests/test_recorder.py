@@ -441,6 +441,22 @@ def test_a_number_that_changes_is_an_input():
     assert len(c.traces()) == 1
 
 
+def test_what_adam_adds_to_the_root_is_an_input_where_it_changes():
+    w = tj.nn.Parameter(tj.ones(2))
+    opt = tj.optim.Adam([w], lr=0.1)
+
+    @tj.compile
+    def step():
+        opt.zero_grad()
+        (w * w).sum().backward()
+        opt.step()
+
+    for k in range(20):
+        opt.param_groups[0]["eps"] = 1e-8 * (k + 1)
+        step()
+    assert step.compiled_calls >= 15
+
+
 def test_a_learning_rate_that_changes_is_an_input():
     w = tj.nn.Parameter(tj.ones(2))
     opt = tj.optim.AdamW([w], lr=0.1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracejit.ops.composed.update import adam_corrections, adam_means, adam_move
+from tracejit.ops.composed.update import adam_corrections, adam_means, adam_move, adam_spread
 from tracejit.optim.optimizer import Optimizer, ParamsT, counter, not_negative, zeros_for
 
 __all__ = ["Adam", "AdamW", "Adamax"]
@@ -79,7 +79,8 @@ class Adam(Optimizer):
             largest.copy_(largest.maximum(square))
             square = largest
         short, root = adam_corrections(step, beta1, beta2)
-        p.copy_(adam_move(p, mean, square, group["lr"] / short, root, group["eps"]))
+        spread = adam_spread(square, root) + group["eps"]  # added here: a number that changes is an input
+        p.copy_(adam_move(p, mean, spread, group["lr"] / short))
 
 
 class AdamW(Adam):

@@ -9,7 +9,7 @@ from tracejit.ir.node import Value, cast
 from tracejit.ops.composed.elementwise import lerp, sqrt
 from tracejit.ops.composed.whole import whole
 
-__all__ = ["adam_corrections", "adam_means", "adam_move"]
+__all__ = ["adam_corrections", "adam_means", "adam_move", "adam_spread"]
 
 
 @whole
@@ -28,7 +28,12 @@ def adam_corrections(step: Value, beta1: float, beta2: float) -> Any:
 
 
 @whole
-def adam_move(p: Value, mean: Value, square: Value, size: Value, root: Value, eps: float) -> Any:
-    """p - mean / (sqrt(square) / root + eps) * size."""
-    dtype = p.type.dtype
-    return p - mean / (sqrt(square) / cast(root, dtype) + eps) * cast(size, dtype)
+def adam_spread(square: Value, root: Value) -> Any:
+    """sqrt(square) / root."""
+    return sqrt(square) / cast(root, square.type.dtype)
+
+
+@whole
+def adam_move(p: Value, mean: Value, spread: Value, size: Value) -> Any:
+    """p - mean / spread * size."""
+    return p - mean / spread * cast(size, p.type.dtype)
