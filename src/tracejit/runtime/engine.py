@@ -11,7 +11,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -135,8 +137,9 @@ def _key(text: str, opt: int) -> str:
 
 def assembly(text: str, *, opt: int = 2) -> str:
     """The same module as assembly of this CPU, to read."""
-    module, machine = _parse(text, opt)
-    return machine.emit_assembly(module)
+    with _by_llvm():
+        module, machine = _parse(text, opt)
+        return machine.emit_assembly(module)
 
 
 def _parse(text: str, opt: int) -> tuple[Any, Any]:
@@ -151,22 +154,26 @@ def _parse(text: str, opt: int) -> tuple[Any, Any]:
 
 
 def _emit(text: str, opt: int) -> bytes:
-    with building():
-        try:
-            module, machine = _parse(text, opt)
-            made: bytes = machine.emit_object(module)
-            module.close()  # here, not as this function ends: it takes llvmlite's lock
-        finally:
-            _let_go()
+    with _by_llvm():
+        module, machine = _parse(text, opt)
+        made: bytes = machine.emit_object(module)
+        for each in (module, machine):
+            each.close()  # here, not as this function ends: it takes llvmlite's lock
         return made
 
 
-def _let_go() -> None:
-    """Free llvmlite's lock, where an interrupt fell between its being taken and the call it was taken for: this thread
-    would keep it for ever."""
-    lock = getattr(getattr(_llvm().ffi.lib, "_lock", None), "_lock", None)
-    while lock is not None and lock._is_owned():
-        lock.release()
+@contextmanager
+def _by_llvm() -> Generator[Any]:
+    """Work for LLVM, and llvmlite's lock let go after it: an interrupt between its being taken and the call it was
+    taken for would leave it with this thread for ever."""
+    with building():
+        try:
+            yield _llvm()
+        finally:
+            if (llvm := sys.modules.get("llvmlite.binding")) is not None:
+                lock = getattr(getattr(llvm.ffi.lib, "_lock", None), "_lock", None)
+                while lock is not None and lock._is_owned():
+                    lock.release()
 
 
 def _load(objects: Sequence[Object], names: Sequence[str], symbols: Mapping[str, int], needs: Sequence[object]) -> Code:
@@ -174,20 +181,19 @@ def _load(objects: Sequence[Object], names: Sequence[str], symbols: Mapping[str,
     image = load([o.data for o in objects], symbols)
     if image is not None and all(n in image.symbols for n in names):
         return Code(image, {n: image.symbols[n] for n in names}, size, needs)
-    llvm = _llvm()
     # One engine per code (1.2 ms): a shared one keeps 10 kB for every library that ever was in it. JITLink lays all
     # sections side by side, which the small code model relies on, and raises where the older linker aborts the process.
-    jit = llvm.create_lljit_compiler(_machine(2), use_jit_link=os.name != "nt", suppress_errors=True)
-    builder = llvm.JITLibraryBuilder().add_current_process()
-    for each in objects:
-        builder.add_object_img(each.data)
-    for name, address in symbols.items():
-        builder.import_symbol(name, address)
-    for name in names:
-        builder.export_symbol(name)
-    with building():
+    with _by_llvm() as llvm:
+        jit = llvm.create_lljit_compiler(_machine(2), use_jit_link=os.name != "nt", suppress_errors=True)
+        builder = llvm.JITLibraryBuilder().add_current_process()
+        for each in objects:
+            builder.add_object_img(each.data)
+        for name, address in symbols.items():
+            builder.import_symbol(name, address)
+        for name in names:
+            builder.export_symbol(name)
         library = builder.link(jit, "code")
-    return Code(_Linked(jit, library), {n: library[n] for n in names}, size, needs)
+        return Code(_Linked(jit, library), {n: library[n] for n in names}, size, needs)
 
 
 def _is_known(name: str, symbols: Mapping[str, int]) -> bool:
