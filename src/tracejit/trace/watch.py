@@ -8,6 +8,7 @@ profile function would see the same frames, but while there is one the interpret
 
 from __future__ import annotations
 
+import abc
 import ctypes
 import sys
 import threading
@@ -32,7 +33,7 @@ class Watcher:
     """The stack has no room to go on watching, which ends here."""
 
 
-class Tower:
+class Tower(abc.ABC):
     """What threads are watched from; each has one watcher at most."""
 
     def __init__(self) -> None:
@@ -49,48 +50,46 @@ class Tower:
 
     def close(self) -> None:
         """Watch this thread no more; an interrupt may cut this short, so it may be done again."""
+        me = threading.get_ident()
         with self.lock:
-            self.withdraw()
-            if not self.watched - {threading.get_ident()}:
+            self.withdraw(me)
+            if not self.watched - {me}:
                 self.stop()
-            self.watched.discard(threading.get_ident())
+            self.watched.discard(me)
 
     def in_child(self) -> None:
         """After a fork: the other threads are not there."""
         self.lock = threading.RLock()
         gone = self.watched - {threading.get_ident()}
         self.watched -= gone
-        self.forget(gone)
+        for thread in gone:
+            self.withdraw(thread)
         if gone and not self.watched:
             self.stop()
 
+    @abc.abstractmethod
     def pause(self) -> Any:
         """Watch this thread no more, until `resume` of what this gives."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def resume(self, paused: Any) -> None:
         """Go on as before `pause`."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def start(self) -> bool:
         """Before the first thread is watched: whether any can be."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def stop(self) -> None:
         """When the last thread is watched no more."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def post(self, watcher: Watcher) -> bool:
         """Watch this thread, if there is room."""
-        raise NotImplementedError
 
-    def withdraw(self) -> None:
-        """Undo `post`."""
-        raise NotImplementedError
-
-    def forget(self, threads: set[int]) -> None:
-        """Undo `post` of threads that are gone."""
-        raise NotImplementedError
+    @abc.abstractmethod
+    def withdraw(self, thread: int) -> None:
+        """Undo `post` of a thread, if there was one."""
 
 
 class Monitor(Tower):
@@ -132,25 +131,21 @@ class Monitor(Tower):
         self.resume(watcher)
         return True
 
-    def withdraw(self) -> None:
-        self.pause()
-
-    def forget(self, threads: set[int]) -> None:
-        for thread in threads:
-            self.watchers.pop(thread, None)
+    def withdraw(self, thread: int) -> None:
+        self.watchers.pop(thread, None)
 
     def starts(self, code: types.CodeType, _: int) -> Any:
         """PY_START and PY_RESUME; of no frame that a callback of monitoring or tracing starts."""
-        if (watcher := self.watchers.get(threading.get_ident())) is None:
-            return None
-        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-        return _monitoring().DISABLE if watcher.starts(code, frame.f_globals, frame.f_back) else None
+        return _monitoring().DISABLE if self.is_fine(code, sys._getframe(1)) else None  # pyright: ignore[reportPrivateUsage]
 
     def throws(self, code: types.CodeType, _: int, __: BaseException) -> None:
         """PY_THROW, which cannot be disabled."""
-        if (watcher := self.watchers.get(threading.get_ident())) is not None:
-            frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-            watcher.starts(code, frame.f_globals, frame.f_back)
+        self.is_fine(code, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+
+    def is_fine(self, code: types.CodeType, frame: types.FrameType) -> bool:
+        """What this thread's watcher says of a frame."""
+        watcher = self.watchers.get(threading.get_ident())
+        return watcher is not None and watcher.starts(code, frame.f_globals, frame.f_back)
 
 
 # Any: it is not there before Python 3.12.
@@ -321,14 +316,10 @@ class Evaluation(Tower):
             self.start()
         return True
 
-    def withdraw(self) -> None:
-        self.forget({threading.get_ident()})
-
-    def forget(self, threads: set[int]) -> None:
-        for thread in threads:
-            if (post := self.posts.get(thread)) is not None:
-                post.slot[0] = 0
-                del self.posts[thread], post.asked  # the latter is a cycle that would keep what a recording saw alive
+    def withdraw(self, thread: int) -> None:
+        if (post := self.posts.get(thread)) is not None:
+            post.slot[0] = 0
+            del self.posts[thread], post.asked  # the latter is a cycle that would keep what a recording saw alive
 
 
 def _probe() -> None:
